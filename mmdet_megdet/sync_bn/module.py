@@ -1,0 +1,148 @@
+# Copyright (c) mmdet_megdet contributors. All rights reserved.
+"""The norm layer ``MegDetSyncBN``."""
+
+from __future__ import annotations
+
+import torch
+from mmengine.registry import MODELS
+from torch import Tensor
+from torch.nn import functional as F
+from torch.nn.modules.batchnorm import _BatchNorm
+
+from .function import SyncBatchNormFunction
+from .groups import world_group
+
+
+@MODELS.register_module()
+class MegDetSyncBN(_BatchNorm):
+    """Cross-GPU batch normalisation with exact statistics, on any device.
+
+    'Synchronised BatchNorm' has no single definition. This one is the
+    strict one: in training mode output, input gradient and running
+    statistics are those of **one** ``nn.BatchNorm`` that sees the batches of
+    all ranks concatenated. Each rank weighs in with its number of
+    positions, so ranks may have unequal batches, or none, and the variance
+    between the ranks' means is part of the variance. (Averaging per-rank
+    variances drops that part and is exact only if all means agree.)
+    The statistics are taken in float32 or wider and combined in float64,
+    under autocast too.
+
+    One all-reduce of ``2C + 1`` float64 numbers in forward and one of
+    ``2C`` in backward, on a process group of the layer's own, whatever the
+    number of ranks; no host synchronisation.
+
+    It is plain ``torch.nn.functional.batch_norm``, bit for bit and without
+    communication, in eval mode, where no process group is initialised, and
+    where that has a single rank. An empty batch passes through.
+
+    What the caller has to see to:
+
+    - All ranks call the same synchronised layers in the same order, forward
+      and backward. A rank that leaves one out pairs its collective with
+      another layer's, or hangs; nothing can notice that without a host
+      synchronisation in every call.
+    - Gradients of weight and bias are local. DDP averages them.
+    - Under activation checkpointing the recomputation repeats the forward
+      collective. It does not update the running statistics again.
+    - The gradient is differentiable once.
+
+    Args:
+        num_features (int): C of an input ``(N, C, *)``: 1d, 2d and 3d
+            inputs alike.
+        eps (float): Added to the variance. Defaults to 1e-5.
+        momentum (float, optional): Weight of the new batch in the running
+            statistics; the running variance is the unbiased one over the
+            group's count. None takes the cumulative average over all
+            batches. Defaults to 0.1.
+        affine (bool): Learn weight and bias. Defaults to True.
+        track_running_stats (bool): Keep running statistics. Without them
+            eval mode normalises by the local batch. Defaults to True.
+
+    Raises:
+        ValueError: If an input has fewer than two dimensions or not
+            ``num_features`` channels; without communication, also if a
+            training batch has one value per channel, as in ``nn.BatchNorm``.
+
+    Examples:
+        >>> norm_cfg = dict(type='MegDetSyncBN', requires_grad=True)
+
+    Source: MegDet (Peng et al., CVPR 2018), section 3.2.
+    """
+
+    def _check_input_dim(self, input: Tensor) -> None:
+        if input.dim() < 2 or input.shape[1] != self.num_features:
+            raise ValueError(
+                f'MegDetSyncBN({self.num_features}) got an input of shape '
+                f'{tuple(input.shape)}; it takes (N, {self.num_features}, *)'
+            )
+
+    def forward(self, input: Tensor) -> Tensor:
+        """Normalise ``input`` of shape ``(N, C, *)``."""
+        self._check_input_dim(input)
+        group = world_group(input.device) if self.training else None
+        if group is not None:
+            return self._forward_synced(input, group)
+        if input.numel() == 0:
+            return self._forward_empty(input)
+        if self.training and self.track_running_stats and _in_recomputation():
+            return self._forward_recomputed(input)
+        return super().forward(input)
+
+    def _forward_synced(
+        self, input: Tensor, group: torch.distributed.ProcessGroup
+    ) -> Tensor:
+        output, mean, var, count = SyncBatchNormFunction.apply(
+            input, self.weight, self.bias, self.eps, group
+        )
+        if self.track_running_stats and not _in_recomputation():
+            self._update_running_stats(mean, var, count)
+        return output
+
+    def _forward_recomputed(self, input: Tensor) -> Tensor:
+        # Clones take the update: checkpointing wants as many tensors saved
+        # as the first time, so the buffers cannot just be left out.
+        return F.batch_norm(
+            input,
+            self.running_mean.clone(),
+            self.running_var.clone(),
+            self.weight,
+            self.bias,
+            training=True,
+            eps=self.eps,
+        )
+
+    def _forward_empty(self, input: Tensor) -> Tensor:
+        # PyTorch's native backward divides by the batch's size and, on CPUs,
+        # ends the process when that is 0. This keeps zero gradients flowing.
+        shape = (1, -1) + (1,) * (input.dim() - 2)
+        output = input
+        if self.affine:
+            output = output * self.weight.view(shape) + self.bias.view(shape)
+        return output.to(input.dtype)
+
+    @torch.no_grad()
+    def _update_running_stats(
+        self, mean: Tensor, var: Tensor, count: Tensor
+    ) -> None:
+        self.num_batches_tracked.add_(count > 0)
+        if self.momentum is None:
+            weight = self.num_batches_tracked.clamp(min=1).double()
+            weight = weight.reciprocal()
+        else:
+            weight = torch.full_like(count, self.momentum)
+        unbiased = var * (count / (count - 1).clamp(min=1))
+        for running, batch, least in (
+            (self.running_mean, mean, 1),
+            (self.running_var, unbiased, 2),
+        ):
+            updated = torch.lerp(running.double(), batch, weight)
+            running.copy_(torch.where(count >= least, updated, running))
+
+
+def _in_recomputation() -> bool:
+    """Whether autograd is running backward in this thread.
+
+    A forward in that state repeats one that activation checkpointing,
+    reentrant or not, has made before.
+    """
+    return torch._C._current_graph_task_id() != -1

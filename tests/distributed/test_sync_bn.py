@@ -1,0 +1,519 @@
+# Copyright (c) mmdet_megdet contributors. All rights reserved.
+"""The layer on many ranks against one float64 BatchNorm on one process."""
+
+from __future__ import annotations
+
+import copy
+import io
+from datetime import timedelta
+
+import pytest
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch._subclasses.fake_tensor import (
+    DataDependentOutputException,
+    FakeTensorMode,
+)
+from torch.nn.parallel import DistributedDataParallel
+from torch.utils.checkpoint import checkpoint
+
+from mmdet_megdet.sync_bn import MegDetSyncBN
+from mmdet_megdet.sync_bn.groups import world_group
+from tests.distributed.ranks import run_ranks
+
+# Tolerances, in units of float32's roundoff. The layer centres its input
+# before anything else, so errors are relative to the spread of the values
+# and not to their mean.
+#
+# Sums: at most 24 additions follow one another on the small inputs here, plus
+# up to 4 roundings in each summand.
+# Output: x - mean, times scale, plus shift, each rounded once; scale itself
+# carries half the variance's relative error, (24 + 4) / 2; 20 in all.
+# Input gradient: 7 roundings along (d * slope + dy + shift) * scale, and the
+# sums' errors in slope (28 + 28) and scale (14), on top of each other.
+U = 2.0**-24
+SUM, OUTPUT, GRADIENT = 28 * U, 20 * U, 80 * U
+
+SHARES = {
+    2: [(5, 0), (1, 7), (4, 4)],
+    4: [(3, 0, 5, 1), (0, 0, 0, 2)],
+    8: [(1, 2, 0, 4, 1, 0, 3, 2), (0, 6, 0, 0, 0, 0, 0, 1)],
+}
+SPATIAL = [(), (7,), (4, 5), (3, 2, 4)]
+CHANNELS = 3
+
+
+def batch(shares, spatial, mean=0.0, dtype=torch.float32):
+    """The whole batch and the gradient of its output, on every rank alike."""
+    generator = torch.Generator().manual_seed(0)
+    shape = (sum(shares), CHANNELS, *spatial)
+    x = torch.randn(shape, generator=generator) + mean
+    # Images differ in level, as real ones do: the variance between ranks
+    # is a large part of the whole.
+    level = torch.randn(len(x), *[1] * (x.dim() - 1), generator=generator)
+    return (x + level).to(dtype), torch.randn(shape, generator=generator)
+
+
+def own(tensor, shares, rank):
+    return tensor.split(shares)[rank].detach().clone()
+
+
+def reference(shares, spatial, mean, dtype, layer, steps=1):
+    """One float64 BatchNorm on the whole batch."""
+    plain_type = [nn.BatchNorm1d, nn.BatchNorm1d, nn.BatchNorm2d]
+    plain_type = [*plain_type, nn.BatchNorm3d][len(spatial)]
+    plain = plain_type(
+        CHANNELS,
+        eps=layer.eps,
+        momentum=layer.momentum,
+        affine=layer.affine,
+        track_running_stats=layer.track_running_stats,
+    ).double()
+    plain.load_state_dict(layer.state_dict())
+    x, dy = batch(shares, spatial, mean, dtype)
+    x = x.double().requires_grad_()
+    for _ in range(steps):
+        x.grad = None
+        plain.zero_grad()
+        y = plain(x)
+        y.backward(dy.to(dtype).double())
+    return plain, x, y
+
+
+def new_layer(**kwargs):
+    generator = torch.Generator().manual_seed(1)
+    layer = MegDetSyncBN(CHANNELS, **kwargs)
+    if layer.affine:
+        with torch.no_grad():
+            layer.weight.uniform_(0.5, 2, generator=generator)
+            layer.bias.uniform_(-1, 1, generator=generator)
+    return layer
+
+
+def parity(rank, world_size, shares, spatial, mean, dtype, kwargs, layout):
+    """This rank's errors, each divided by what it may be."""
+    layer = new_layer(**kwargs)
+    plain, x_ref, y_ref = reference(
+        shares, spatial, mean, dtype, layer, steps=2
+    )
+    x, dy = batch(shares, spatial, mean, dtype)
+    x, dy = own(x, shares, rank), own(dy, shares, rank).to(dtype)
+    if layout is not None:
+        x, dy = layout(x), layout(dy)
+    x.requires_grad_()
+    for _ in range(2):
+        x.grad = None
+        layer.zero_grad()
+        y = layer(x)
+        y.backward(dy)
+    assert y.dtype == x.grad.dtype == dtype
+    assert y.shape == x.grad.shape == x.shape
+
+    # What a half-precision output is rounded to last.
+    last = torch.finfo(dtype).eps / 2 if dtype != torch.float32 else 0.0
+    errors = {}
+
+    def compare(name, got, true, tolerance):
+        if got.numel():
+            error = (got.double() - true.double()).abs()
+            errors[name] = (error / tolerance).max().item()
+
+    weight = 1.0 if plain.weight is None else plain.weight.abs().max()
+    bias = 0.0 if plain.bias is None else plain.bias.abs().max()
+    dims = [0, *range(2, x_ref.dim())]
+    deviation = x_ref - x_ref.mean(dims, keepdim=True)
+    invstd = (x_ref.var(dims, unbiased=False) + layer.eps).rsqrt()
+    y_own, dx_own = (own(v, shares, rank) for v in (y_ref, x_ref.grad))
+    dy_all = batch(shares, spatial)[1].double()
+
+    largest = (deviation.abs().amax(dims) * invstd).max() * weight + bias
+    compare('output', y, y_own, OUTPUT * largest + last * y_own.abs())
+    largest = dy_all.abs().max() * (1 + largest**2) * (invstd * weight).max()
+    compare('dx', x.grad, dx_own, GRADIENT * largest + last * dx_own.abs())
+    if layer.affine:
+        x_hat = deviation * invstd.view(1, -1, *[1] * len(spatial))
+        for name, summand in (('weight', dy_all * x_hat), ('bias', dy_all)):
+            grad = getattr(layer, name).grad.clone()
+            dist.all_reduce(grad)
+            compare(
+                f'd{name}',
+                grad,
+                getattr(plain, name).grad,
+                # Each rank rounds its share to float32.
+                (SUM + world_size * U + last) * summand.abs().sum(dims),
+            )
+    if layer.track_running_stats:
+        # Stored in float32; two updates.
+        true = plain.running_mean
+        spread = x_ref.var(dims).sqrt()
+        compare(
+            'running_mean',
+            layer.running_mean,
+            true,
+            SUM * spread + 4 * U * true.abs(),
+        )
+        compare(
+            'running_var',
+            layer.running_var,
+            plain.running_var,
+            (SUM + 4 * U) * plain.running_var,
+        )
+        assert layer.num_batches_tracked.item() == 2
+    return errors
+
+
+def parity_cases(rank, world_size, cases):
+    return [parity(rank, world_size, *case) for case in cases]
+
+
+def assert_parity(world_size, cases):
+    for rank, results in enumerate(run_ranks(parity_cases, world_size, cases)):
+        for case, errors in zip(cases, results, strict=True):
+            # A rank with a share compares something.
+            assert errors or not case[0][rank]
+            for name, error in errors.items():
+                assert error <= 1, (rank, case[:5], name, error)
+
+
+@pytest.mark.parametrize('world_size', SHARES)
+def test_parity(world_size):
+    """Uneven and empty shares, all dimensions, inputs far from zero."""
+    assert_parity(
+        world_size,
+        [
+            (shares, spatial, mean, torch.float32, kwargs, None)
+            for shares in SHARES[world_size]
+            for spatial in SPATIAL
+            for mean in (0.0, 1000.0)
+            for kwargs in ({}, dict(momentum=None, eps=1e-3))
+        ],
+    )
+
+
+def test_parity_without_affine_or_running_statistics():
+    assert_parity(
+        2,
+        [
+            ((3, 2), (4, 5), 10.0, torch.float32, kwargs, None)
+            for kwargs in (
+                dict(affine=False),
+                dict(track_running_stats=False),
+                dict(affine=False, track_running_stats=False),
+            )
+        ],
+    )
+
+
+def test_parity_in_half_precision():
+    """Statistics are taken in float32 of the half-precision values."""
+    assert_parity(
+        4,
+        [
+            ((3, 0, 5, 1), (4, 5), mean, dtype, {}, None)
+            for dtype in (torch.bfloat16, torch.float16)
+            for mean in (0.0, 30.0)
+        ],
+    )
+
+
+def channels_last(x):
+    return x.contiguous(memory_format=torch.channels_last)
+
+
+def strided(x):
+    return x.transpose(2, 3).contiguous().transpose(2, 3)
+
+
+def test_parity_in_other_layouts():
+    assert_parity(
+        2,
+        [
+            (shares, (4, 5), 1000.0, torch.float32, {}, layout)
+            for shares in SHARES[2]
+            for layout in (channels_last, strided)
+        ],
+    )
+
+
+def layouts(rank, world_size):
+    x = channels_last(torch.randn(2, 3, 4, 5)).requires_grad_()
+    y = MegDetSyncBN(3)(x)
+    y.sum().backward()
+    kept = [
+        v.is_contiguous(memory_format=torch.channels_last) for v in (y, x.grad)
+    ]
+    return kept
+
+
+def test_channels_last_stays_channels_last():
+    assert run_ranks(layouts, 2) == [[True, True]] * 2
+
+
+def autocast(rank, world_size):
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Conv2d(3, CHANNELS, 1), new_layer())
+    x = torch.randn(world_size, 2, 3, 4, 5)
+    with torch.autocast('cpu', dtype=torch.bfloat16):
+        features = [model[0](part) for part in x]
+        y = model[1](features[rank])
+    y.float().sum().backward()
+    plain = nn.BatchNorm2d(CHANNELS).double()
+    plain.load_state_dict(new_layer().state_dict())
+    y_true = plain(torch.cat(features).double()).chunk(world_size)[rank]
+    error = (y.double() - y_true).abs() / (y_true.abs() + 1)
+    mean_error = (model[1].running_mean - plain.running_mean).abs()
+    return (
+        features[0].dtype,
+        y.dtype,
+        error.max().item(),
+        mean_error.max().item(),
+        model[1].running_mean.dtype,
+    )
+
+
+def test_under_autocast():
+    for result in run_ranks(autocast, 2):
+        feature_dtype, dtype, error, mean_error, buffer_dtype = result
+        assert feature_dtype == dtype == torch.bfloat16
+        assert buffer_dtype == torch.float32
+        # The output's own rounding to bfloat16, and no more.
+        assert error <= 2.0**-8 + OUTPUT * 8
+        # bfloat16 statistics would be off by up to 2**-8.
+        assert mean_error <= SUM * 4
+
+
+def collectives(rank, world_size):
+    seen = []
+    all_reduce = dist.all_reduce
+
+    def spy(tensor, *args, **kwargs):
+        group = kwargs['group']
+        seen.append((tensor.numel(), tensor.dtype, group is dist.group.WORLD))
+        return all_reduce(tensor, *args, **kwargs)
+
+    dist.all_reduce = spy
+    x = torch.randn(3 * rank, 5, 4, 4, dtype=[torch.float32, torch.half][rank])
+    layer = MegDetSyncBN(5)
+    # Whether a rank's input needs a gradient is its own affair.
+    y = layer(x.requires_grad_(bool(rank)))
+    forward = list(seen)
+    y.sum().backward()
+    both = list(seen)
+    layer.eval()(x)
+    return forward, both[len(forward) :], len(seen) - len(both)
+
+
+def test_one_collective_each_way_of_the_same_kind_on_every_rank():
+    for forward, backward, in_eval in run_ranks(collectives, 2):
+        assert forward == [(11, torch.float64, False)]
+        assert backward == [(10, torch.float64, False)]
+        assert in_eval == 0
+
+
+def nothing_anywhere(rank, world_size):
+    layer = new_layer()
+    before = copy.deepcopy(layer.state_dict())
+    x = torch.empty(0, CHANNELS, 4, 4, requires_grad=True)
+    y = layer(x)
+    y.sum().backward()
+    unchanged = all(
+        torch.equal(v, before[k]) for k, v in layer.state_dict().items()
+    )
+    return unchanged, x.grad.shape, layer.weight.grad, layer.bias.grad
+
+
+def test_no_image_on_any_rank_changes_nothing():
+    for unchanged, shape, dweight, dbias in run_ranks(nothing_anywhere, 2):
+        assert unchanged
+        assert shape == (0, CHANNELS, 4, 4)
+        assert not dweight.any()
+        assert not dbias.any()
+
+
+def a_single_value(rank, world_size):
+    layer = new_layer()
+    x = torch.full((1 - rank, CHANNELS), 1e4 / 3, requires_grad=True)
+    y = layer(x)
+    y.sum().backward()
+    return y, x.grad, layer
+
+
+def test_a_single_value_normalises_to_the_bias():
+    (y, dx, layer), _ = run_ranks(a_single_value, 2)
+    assert torch.equal(y[0], layer.bias)
+    assert not dx.any()
+    assert layer.running_var.tolist() == [1.0] * CHANNELS
+    assert layer.running_mean.tolist() == pytest.approx([1e3 / 3] * CHANNELS)
+    assert layer.num_batches_tracked.item() == 1
+
+
+def recomputed(rank, world_size, use_reentrant):
+    torch.manual_seed(rank)
+    x = torch.randn(rank + 1, CHANNELS, 4, 4)
+    results = []
+    for run in (
+        lambda layer, x: layer(x),
+        lambda layer, x: checkpoint(layer, x, use_reentrant=use_reentrant),
+    ):
+        layer, leaf = new_layer(), x.clone().requires_grad_()
+        run(layer, leaf).square().sum().backward()
+        results.append([leaf.grad, layer.weight.grad, layer.state_dict()])
+    return results
+
+
+@pytest.mark.parametrize('use_reentrant', [True, False])
+def test_recomputation_repeats_the_forward_without_its_side_effects(
+    use_reentrant,
+):
+    for plain, again in run_ranks(recomputed, 2, use_reentrant):
+        assert torch.equal(plain[0], again[0])
+        assert torch.equal(plain[1], again[1])
+        for key, value in plain[2].items():
+            assert torch.equal(again[2][key], value), key
+        assert again[2]['num_batches_tracked'].item() == 1
+
+
+def copied(rank, world_size):
+    layer = new_layer()
+    x = torch.randn(2, CHANNELS, 4, 4)
+    layer(x)
+    stored = io.BytesIO()
+    torch.save(layer, stored)
+    stored.seek(0)
+    clones = copy.deepcopy(layer), torch.load(stored, weights_only=False)
+    y = layer(x)
+    return [torch.equal(clone(x), y) for clone in clones]
+
+
+def test_copies_of_a_used_layer_synchronise():
+    assert run_ranks(copied, 2) == [[True, True]] * 2
+
+
+def group_facts(rank, world_size):
+    device = torch.device('cpu')
+    group = world_group(device)
+    facts = [
+        group is world_group(device),
+        group is not dist.group.WORLD,
+        dist.get_process_group_ranks(group) == list(range(world_size)),
+        group._get_backend(device).options._timeout == timedelta(seconds=90),
+    ]
+    # A job that is initialised again gets a group of its own.
+    dist.barrier()
+    store = dist.distributed_c10d._get_default_store()
+    dist.destroy_process_group()
+    facts.append(world_group(device) is None)
+    dist.init_process_group(
+        'gloo',
+        store=dist.PrefixStore('again', store),
+        rank=rank,
+        world_size=world_size,
+        timeout=timedelta(seconds=45),
+    )
+    again = world_group(device)
+    facts.append(again is not group)
+    facts.append(
+        again._get_backend(device).options._timeout == timedelta(seconds=45)
+    )
+    return facts
+
+
+def test_the_group_is_the_layers_own():
+    assert run_ranks(group_facts, 2) == [[True] * 7] * 2
+
+
+def one_rank(rank, world_size):
+    plain, layer = nn.BatchNorm2d(CHANNELS), MegDetSyncBN(CHANNELS)
+    x = torch.randn(2, CHANNELS, 4, 4)
+    return torch.equal(plain(x), layer(x)), world_group(x.device)
+
+
+def test_a_job_of_one_rank_is_plain_batch_norm():
+    assert run_ranks(one_rank, 1) == [(True, None)]
+
+
+def ddp_model():
+    torch.manual_seed(0)
+    return nn.Sequential(
+        nn.Conv2d(2, CHANNELS, 3, padding=1),
+        new_layer(),
+        nn.ReLU(),
+        nn.Conv2d(CHANNELS, 4, 3, padding=1),
+        MegDetSyncBN(4),
+        nn.Flatten(),
+        nn.Linear(4 * 6 * 6, 1),
+    ).double()
+
+
+def train_ddp(rank, world_size):
+    model = DistributedDataParallel(ddp_model(), broadcast_buffers=False)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
+    generator = torch.Generator().manual_seed(2)
+    for _ in range(3):
+        x = torch.randn(
+            world_size * 2, 2, 6, 6, dtype=torch.double, generator=generator
+        )
+        optimizer.zero_grad()
+        model(x.chunk(world_size)[rank]).square().mean().backward()
+        optimizer.step()
+    return model.module.state_dict()
+
+
+def test_ddp_trains_as_one_process_on_the_whole_batch():
+    states = run_ranks(train_ddp, 4)
+    model = ddp_model()
+    for name, child in model.named_children():
+        if isinstance(child, MegDetSyncBN):
+            plain = nn.BatchNorm2d(child.num_features).double()
+            plain.load_state_dict(child.state_dict())
+            setattr(model, name, plain)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
+    generator = torch.Generator().manual_seed(2)
+    for _ in range(3):
+        x = torch.randn(8, 2, 6, 6, dtype=torch.double, generator=generator)
+        optimizer.zero_grad()
+        model(x).square().mean().backward()
+        optimizer.step()
+    for state in states:
+        for key, value in model.state_dict().items():
+            # float64 throughout: a few hundred roundings over three steps.
+            torch.testing.assert_close(
+                state[key], value, rtol=1e-12, atol=1e-12
+            )
+
+
+def upstream_on_cpu(rank, world_size):
+    x = torch.randn(2, CHANNELS, 4, 4, requires_grad=True)
+    try:
+        nn.SyncBatchNorm(CHANNELS)(x)
+        refused = None
+    except ValueError as error:
+        refused = str(error)
+    MegDetSyncBN(CHANNELS)(x).square().sum().backward()
+    return refused, x.grad is not None
+
+
+def test_trains_on_cpus_where_upstream_refuses():
+    """Fails should nn.SyncBatchNorm begin to take CPU inputs."""
+    for refused, trained in run_ranks(upstream_on_cpu, 2):
+        assert 'SyncBatchNorm expected input tensor to be on' in refused
+        assert trained
+
+
+def under_fake_tensors(rank, world_size):
+    """Raises where the layer looks at a tensor's value on the host."""
+    dist.all_reduce = lambda tensor, group=None: None
+    with FakeTensorMode():
+        layer = MegDetSyncBN(CHANNELS, momentum=None)
+        x = torch.empty(2, CHANNELS, 4, 4, requires_grad=True)
+        layer(x).sum().backward()
+        try:
+            layer.running_mean[0].item()
+        except DataDependentOutputException:
+            return x.grad.shape
+    return 'a read on the host went unnoticed'
+
+
+def test_nothing_waits_for_the_host():
+    assert run_ranks(under_fake_tensors, 2) == [(2, CHANNELS, 4, 4)] * 2

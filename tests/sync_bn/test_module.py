@@ -1,0 +1,147 @@
+# Copyright (c) mmdet_megdet contributors. All rights reserved.
+"""The layer in one process: plain BatchNorm, and a citizen of OpenMMLab."""
+
+import copy
+import pickle
+
+import pytest
+import torch
+from mmcv.cnn import build_norm_layer
+from mmengine.model import is_model_wrapper, revert_sync_batchnorm
+from mmengine.registry import MODELS
+from torch import nn
+from torch.utils.checkpoint import checkpoint
+
+from mmdet_megdet.sync_bn import MegDetSyncBN
+
+SHAPES = {
+    nn.BatchNorm1d: (6, 3),
+    nn.BatchNorm2d: (6, 3, 5, 4),
+    nn.BatchNorm3d: (2, 3, 4, 2, 3),
+}
+
+
+def twins(plain_type=nn.BatchNorm2d, **kwargs):
+    """Ours and PyTorch's, with the same state."""
+    ours, plain = MegDetSyncBN(3, **kwargs), plain_type(3, **kwargs)
+    if kwargs.get('affine', True):
+        with torch.no_grad():
+            ours.weight.uniform_(0.5, 2)
+            ours.bias.uniform_(-1, 1)
+    plain.load_state_dict(ours.state_dict())
+    return ours, plain
+
+
+@pytest.mark.parametrize('plain_type', SHAPES)
+@pytest.mark.parametrize(
+    'kwargs',
+    [
+        {},
+        dict(eps=1e-3, momentum=0.01),
+        dict(momentum=None),
+        dict(affine=False),
+        dict(track_running_stats=False),
+    ],
+    ids=str,
+)
+def test_without_a_process_group_it_is_batch_norm_bit_for_bit(
+    plain_type, kwargs
+):
+    ours, plain = twins(plain_type, **kwargs)
+    for training in (True, True, False):
+        ours.train(training)
+        plain.train(training)
+        x = torch.randn(SHAPES[plain_type]) * 3 + 2
+        inputs = [x.clone().requires_grad_() for _ in range(2)]
+        outputs = [m(v) for m, v in zip((ours, plain), inputs, strict=True)]
+        assert torch.equal(*outputs)
+        for output in outputs:
+            output.square().sum().backward()
+        assert torch.equal(inputs[0].grad, inputs[1].grad)
+    for key, value in plain.state_dict().items():
+        assert torch.equal(ours.state_dict()[key], value), key
+
+
+@pytest.mark.parametrize('training', [True, False])
+@pytest.mark.parametrize('affine', [True, False])
+@pytest.mark.parametrize('dtype', [torch.float32, torch.bfloat16])
+def test_an_empty_batch_passes_through(training, affine, dtype):
+    layer = MegDetSyncBN(3, affine=affine).train(training)
+    before = copy.deepcopy(layer.state_dict())
+    x = torch.empty(0, 3, 4, 4, dtype=dtype, requires_grad=True)
+    y = layer(x)
+    assert (y.shape, y.dtype) == (x.shape, dtype)
+    y.sum().backward()
+    assert x.grad.shape == x.shape
+    for parameter in layer.parameters():
+        assert parameter.grad.tolist() == [0.0] * 3
+    for key, value in before.items():
+        assert torch.equal(layer.state_dict()[key], value), key
+
+
+def test_wrong_shapes_are_refused():
+    layer = MegDetSyncBN(3)
+    with pytest.raises(ValueError, match=r'shape \(2, 4, 5, 5\).*\(N, 3'):
+        layer(torch.zeros(2, 4, 5, 5))
+    with pytest.raises(ValueError, match=r'shape \(3,\)'):
+        layer(torch.zeros(3))
+    with pytest.raises(ValueError, match='more than 1 value per channel'):
+        layer(torch.zeros(1, 3))
+
+
+@pytest.mark.parametrize('use_reentrant', [True, False])
+@pytest.mark.parametrize('momentum', [0.1, None])
+def test_recomputation_leaves_running_statistics_alone(
+    use_reentrant, momentum
+):
+    recomputed, plain = twins(momentum=momentum)
+    x = torch.randn(4, 3, 5, 5)
+    inputs = [x.clone().requires_grad_() for _ in range(2)]
+    y = checkpoint(recomputed, inputs[0], use_reentrant=use_reentrant)
+    y.square().sum().backward()
+    plain(inputs[1]).square().sum().backward()
+    for key, value in plain.state_dict().items():
+        assert torch.equal(recomputed.state_dict()[key], value), key
+    # One forward saw running statistics and the other did not, but training
+    # output does not depend on them.
+    assert torch.equal(inputs[0].grad, inputs[1].grad)
+    assert torch.equal(recomputed.weight.grad, plain.weight.grad)
+
+
+def test_state_and_birth():
+    layer = MegDetSyncBN(4)
+    assert list(layer.state_dict()) == [
+        'weight',
+        'bias',
+        'running_mean',
+        'running_var',
+        'num_batches_tracked',
+    ]
+    assert layer.weight.tolist() == [1.0] * 4
+    assert layer.bias.tolist() == [0.0] * 4
+
+
+def test_pretrained_keys_load_and_base_classes_hold():
+    name, layer = build_norm_layer(dict(type='MegDetSyncBN'), 8, postfix=1)
+    assert name == 'bn1'
+    assert type(layer) is MegDetSyncBN
+    assert isinstance(layer, nn.modules.batchnorm._BatchNorm)
+    # DDP refuses nn.SyncBatchNorm on CPUs.
+    assert not isinstance(layer, nn.SyncBatchNorm)
+    assert not is_model_wrapper(layer)
+    assert MODELS.get('mmdet.MegDetSyncBN') is MegDetSyncBN
+    layer.load_state_dict(nn.BatchNorm2d(8).state_dict())
+
+
+def test_mmengine_leaves_the_layer_in_place():
+    model = nn.Sequential(nn.Conv2d(3, 3, 1), MegDetSyncBN(3))
+    assert type(revert_sync_batchnorm(model)[1]) is MegDetSyncBN
+
+
+def test_copies_and_pickles():
+    layer, _ = twins()
+    layer(torch.randn(2, 3, 4, 4))
+    for clone in (copy.deepcopy(layer), pickle.loads(pickle.dumps(layer))):
+        assert type(clone) is MegDetSyncBN
+        for key, value in layer.state_dict().items():
+            assert torch.equal(clone.state_dict()[key], value), key

@@ -1,0 +1,124 @@
+# Copyright (c) mmdet_megdet contributors. All rights reserved.
+"""The sums against float64 on the same numbers."""
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from mmdet_megdet.sync_bn import moments
+
+# Unit roundoff of float32. In a sum over the positions of one of the small
+# inputs below, at most 24 float32 additions follow one another.
+U = 2.0**-24
+CHAIN = 24
+
+
+def reference(x):
+    x = x.double().transpose(0, 1).flatten(1)
+    mean = x.mean(1)
+    return x.shape[1], mean, (x - mean[:, None]).square().sum(1)
+
+
+def assert_moments(x):
+    count, mean, second = moments.local_moments(x)
+    true_count, true_mean, true_second = reference(x)
+    assert count == true_count
+    assert mean.dtype == second.dtype == torch.float64
+    # The float32 sums run over deviations from the mean, so the error is
+    # relative to the spread, not to the mean. The mean's own float64
+    # arithmetic is rounded relative to the mean.
+    spread = (true_second / true_count).sqrt()
+    assert (
+        (mean - true_mean).abs()
+        <= CHAIN * U * spread + 4 * 2.0**-53 * true_mean.abs()
+    ).all()
+    # Each square comes with three roundings: x - origin, twice, and its own.
+    # The reference itself rounds x - mean relative to the mean.
+    assert (
+        (second - true_second).abs()
+        <= (CHAIN + 3) * U * true_second
+        + true_count * (2.0**-52 * true_mean).square()
+    ).all()
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    images=st.integers(1, 6),
+    channels=st.integers(1, 7),
+    spatial=st.sampled_from([(), (5,), (4, 3), (2, 3, 2)]),
+    mean=st.sampled_from([0.0, -3.0, 1000.0, 1e6]),
+    dtype=st.sampled_from([torch.float32, torch.float64, torch.bfloat16]),
+    chunk=st.sampled_from([1, 16, 1 << 20]),
+    seed=st.integers(0, 2**16),
+)
+def test_local_moments(images, channels, spatial, mean, dtype, chunk, seed):
+    generator = torch.Generator().manual_seed(seed)
+    x = torch.randn(images, channels, *spatial, generator=generator)
+    x = (x + mean).to(dtype)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(moments, 'CHUNK_ELEMENTS', chunk)
+        assert_moments(x)
+
+
+@pytest.mark.parametrize(
+    'layout', [torch.contiguous_format, torch.channels_last]
+)
+def test_local_moments_of_layouts(layout):
+    x = torch.randn(3, 6, 4, 5).to(memory_format=layout) + 1000
+    assert_moments(x)
+    assert_moments(x[:, ::2])
+    assert_moments(x.transpose(2, 3))
+
+
+def test_local_moments_of_nothing():
+    for shape in [(0, 3), (0, 3, 4, 4), (2, 3, 0, 4)]:
+        count, mean, second = moments.local_moments(torch.empty(shape))
+        assert count == 0
+        assert mean.tolist() == second.tolist() == [0.0] * 3
+
+
+def test_a_constant_channel_has_no_variance():
+    x = torch.full((4, 2, 3, 3), 1234.567)
+    _, mean, second = moments.local_moments(x)
+    assert mean.tolist() == x[0, :, 0, 0].double().tolist()
+    assert second.tolist() == [0.0, 0.0]
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    counts=st.lists(st.integers(0, 50), min_size=1, max_size=6),
+    mean=st.sampled_from([0.0, 1.0, -1000.0, 1e6]),
+    seed=st.integers(0, 2**16),
+)
+def test_packed_sums_add_up_to_the_whole_batch(counts, mean, seed):
+    generator = torch.Generator().manual_seed(seed)
+    parts = [
+        torch.randn(n, 3, dtype=torch.float64, generator=generator) + mean
+        for n in counts
+    ]
+    sums = sum(moments.pack(*moments.local_moments(p)) for p in parts)
+    got_mean, got_var, got_count = moments.unpack(sums)
+
+    assert sums.shape == (7,)
+    assert got_count.item() == sum(counts)
+    whole = torch.cat(parts)
+    if not len(whole):
+        assert got_mean.tolist() == got_var.tolist() == [0.0] * 3
+        return
+    true_mean = whole.mean(0)
+    true_var = whole.var(0, unbiased=False)
+    bound = 8 * 2.0**-53 * (true_mean.square() + true_var + 1)
+    assert ((got_mean - true_mean).abs() <= bound.sqrt() * 2.0**-25).all()
+    assert ((got_var - true_var).abs() <= bound).all()
+    assert (got_var >= 0).all()
+
+
+def test_split_mean_is_lossless():
+    mean = torch.tensor([1000.00001, -1 / 3, 0.0], dtype=torch.float64)
+    rounded, rest = moments.split_mean(mean, torch.empty(1, 3))
+    assert rounded.dtype == torch.float32
+    assert torch.equal(rounded.double() + rest, mean)
+    rounded, rest = moments.split_mean(mean, torch.empty(1, 3).double())
+    assert torch.equal(rounded, mean)
+    assert not rest.any()
