@@ -1,0 +1,21 @@
+# MegDet's recipe on COCO: Cascade Mask R-CNN, ResNet-50 FPN, 256 images an
+# update, 8 GPUs a node, cross-GPU BatchNorm in the backbone and the FPN.
+_base_ = [
+    'mmdet::_base_/models/cascade-mask-rcnn_r50_fpn.py',
+    './_base_/coco_instance.py',
+    './_base_/schedule_256bs.py',
+    './_base_/runtime.py',
+]
+
+norm_cfg = dict(type='MegDetSyncBN', requires_grad=True)
+
+model = dict(
+    # frozen_stages=-1 and norm_eval=False: a frozen BatchNorm, or one in
+    # eval mode, does not synchronise.
+    backbone=dict(norm_cfg=norm_cfg, norm_eval=False, frozen_stages=-1),
+    # Not in the RoI heads: a rank without RoIs leaves the cascade early, and
+    # synchronised layers have to be called by all ranks alike.
+    neck=dict(norm_cfg=norm_cfg))
+
+# Seconds. A rank may wait this long for the others in a collective.
+env_cfg = dict(dist_cfg=dict(backend='nccl', timeout=1800))
