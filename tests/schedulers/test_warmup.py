@@ -1,0 +1,346 @@
+# Copyright (c) mmdet_megdet contributors. All rights reserved.
+import io
+import math
+import warnings
+from fractions import Fraction
+
+import pytest
+import torch
+from mmengine.logging import MMLogger
+from mmengine.optim import MultiStepLR, OptimWrapper
+from mmengine.registry import PARAM_SCHEDULERS
+
+from mmdet_megdet.schedulers import (
+    PreciseLinearWarmup,
+    PreciseLinearWarmupMomentum,
+    PreciseLinearWarmupParamScheduler,
+)
+from mmdet_megdet.schedulers.warmup import linear_factor
+
+U = Fraction(1, 2**53)  # rounding moves a float64 by at most U times itself
+
+
+def make_optimizer(*lrs, momentum=0.9):
+    groups = [dict(params=[torch.nn.Parameter(torch.zeros(1))]) for _ in lrs]
+    optimizer = torch.optim.SGD(groups, lr=lrs[0], momentum=momentum)
+    for group, lr in zip(optimizer.param_groups, lrs, strict=True):
+        group['lr'] = lr
+    return optimizer
+
+
+def read(optimizer, key='lr'):
+    return [group[key] for group in optimizer.param_groups]
+
+
+def train(optimizer, schedulers, iterations, key='lr'):
+    """Values that each of the iterations uses, as the Runner steps."""
+    used = []
+    for _ in range(iterations):
+        used.append(read(optimizer, key))
+        optimizer.step()
+        for scheduler in schedulers:
+            scheduler.step()
+    return used
+
+
+@pytest.mark.parametrize('total', [1, 2, 1000, 8000])
+@pytest.mark.parametrize('start_factor', [0, 0.001, 1 / 3, 1.0])
+@pytest.mark.parametrize('begin', [0, 7])
+def test_every_step_is_the_closed_formula(total, start_factor, begin):
+    bases = [0.04, 0.1 / 3, 1.9e-3]
+    optimizer = make_optimizer(*bases)
+    end = begin + total
+    warmup = PreciseLinearWarmup(optimizer, start_factor, begin, end)
+    used = train(optimizer, [warmup], end + 5)
+
+    assert used[:begin] == [bases] * begin
+    assert used[begin] == [base * start_factor for base in bases]
+    assert used[end:] == [bases] * 5
+    start = Fraction(start_factor)
+    for t in range(total):
+        exact = start + (1 - start) * Fraction(t, total)
+        ratio = 1 - (1 - t / total) * (1 - start_factor)  # MMCV 1.x
+        for base, value in zip(bases, used[begin + t], strict=True):
+            error = abs(Fraction(value) - Fraction(base) * exact)
+            # The factor, at most 1, is rounded once: U / 2. The product is
+            # rounded once: U.
+            assert error <= Fraction(3, 2) * U * Fraction(base)
+            # MMCV's rule is within 2.5 U: 1 - x is exact for x >= 1/2, and
+            # for smaller x the error of x itself is halved. 1.5 + 2.5 = 4.
+            assert abs(value - base * ratio) <= 2**-51 * base
+
+
+def test_factor_is_rounded_once():
+    # 0.1 + 0.9 * 1 / 3 in plain floats is 0.4, and two roundings more.
+    exact = Fraction(0.1) + (1 - Fraction(0.1)) / 3
+    assert linear_factor(1, 3, 0.1) == float(exact)
+    assert linear_factor(3, 3, 0.1) == 1.0
+
+
+def test_optim_wrapper_and_its_base_settings():
+    # With several groups the wrapper adds one that only the log reads.
+    wrapper = OptimWrapper(make_optimizer(0.04, 0.08))
+    warmup = PreciseLinearWarmup(wrapper, 0.5, end=2)
+    assert wrapper.get_lr()['base_lr'] == [0.02]
+    for _ in range(2):
+        wrapper.step()
+        warmup.step()
+    assert read(wrapper) == [0.04, 0.08, 0.04]
+
+
+def test_frozen_group_stays_frozen():
+    optimizer = make_optimizer(0.04, 0.0)
+    schedulers = [
+        PreciseLinearWarmup(optimizer, 0.5, end=4),
+        MultiStepLR(optimizer, [2], by_epoch=False),
+    ]
+    used = train(optimizer, schedulers, 6)
+    assert [lr for _, lr in used] == [0.0] * 6
+
+
+def test_momentum_of_sgd_and_adam():
+    sgd = make_optimizer(0.1, momentum=0.9)
+    warmup = PreciseLinearWarmupMomentum(sgd, 0.5, end=2)
+    used = train(sgd, [warmup], 4, 'momentum')
+    assert used == [[0.45], [0.9 * 0.75], [0.9], [0.9]]
+
+    adam = torch.optim.Adam([torch.nn.Parameter(torch.zeros(1))])
+    warmup = PreciseLinearWarmupMomentum(adam, 0.5, end=2)
+    used = train(adam, [warmup], 4, 'betas')
+    assert [beta for ((beta, _),) in used] == [0.45, 0.9 * 0.75, 0.9, 0.9]
+    assert all(beta_2 == 0.999 for ((_, beta_2),) in used)
+
+
+def test_any_parameter():
+    optimizer = make_optimizer(0.1)
+    optimizer.param_groups[0]['weight_decay'] = 0.25
+    warmup = PreciseLinearWarmupParamScheduler(
+        optimizer, 'weight_decay', 0.0, end=4
+    )
+    used = train(optimizer, [warmup], 6, 'weight_decay')
+    assert used == [[0.0], [0.0625], [0.125], [0.1875], [0.25], [0.25]]
+    assert read(optimizer) == [0.1]
+
+
+def in_order(optimizer, warmup_first, milestones, **kwargs):
+    makers = [
+        lambda: PreciseLinearWarmup(optimizer, **kwargs),
+        lambda: MultiStepLR(optimizer, milestones, by_epoch=False),
+    ]
+    return [make() for make in (makers if warmup_first else makers[::-1])]
+
+
+@pytest.mark.parametrize('warmup_first', [True, False])
+@pytest.mark.parametrize('milestone', [0, 2, 3, 4, 50, 99, 102, 103, 104, 120])
+def test_milestone_keeps_its_effect(warmup_first, milestone):
+    kwargs = dict(start_factor=0.001, begin=3, end=103)
+    plain = make_optimizer(0.04, 0.07)
+    without = train(plain, [PreciseLinearWarmup(plain, **kwargs)], 130)
+    optimizer = make_optimizer(0.04, 0.07)
+    schedulers = in_order(optimizer, warmup_first, [milestone], **kwargs)
+    used = train(optimizer, schedulers, 130)
+
+    assert used[:milestone] == without[:milestone]
+    for ours, plain_values in zip(
+        used[milestone:], without[milestone:], strict=True
+    ):
+        for value, plain_value in zip(ours, plain_values, strict=True):
+            # Roundings: the milestone's own, the ratio by which we see it,
+            # our product. 3 U are at most 3 ulp, and here 1 for gamma *
+            # plain_value.
+            wanted = plain_value * 0.1
+            assert abs(value - wanted) <= 4 * math.ulp(wanted)
+
+
+@pytest.mark.parametrize('warmup_first', [True, False])
+@pytest.mark.parametrize('milestone', [2, 4, 5])
+def test_milestone_after_a_start_at_zero(warmup_first, milestone):
+    optimizer = make_optimizer(0.04)
+    schedulers = in_order(
+        optimizer, warmup_first, [milestone], start_factor=0, end=4
+    )
+    used = train(optimizer, schedulers, 8)
+    assert used[0] == [0.0]
+    assert used[1] == [0.01]
+    assert used[-1][0] == pytest.approx(0.004, rel=8 * 2**-53)
+
+
+# In the step that writes 0 after us, or in the next before us.
+@pytest.mark.parametrize(
+    ('warmup_first', 'milestone'), [(True, 3), (False, 4)]
+)
+def test_milestone_at_the_value_zero_is_refused(warmup_first, milestone):
+    optimizer = make_optimizer(0.04)
+    schedulers = in_order(
+        optimizer, warmup_first, [milestone], start_factor=0, begin=3, end=9
+    )
+    with pytest.raises(ValueError, match='its factor is lost'):
+        train(optimizer, schedulers, 5)
+
+
+def test_a_factor_lost_at_zero_is_not_saved():
+    optimizer = make_optimizer(0.04)
+    schedulers = in_order(optimizer, True, [3], start_factor=0, begin=3, end=9)
+    train(optimizer, schedulers, 3)
+    with pytest.raises(ValueError, match='its factor is lost'):
+        schedulers[0].state_dict()
+
+
+def round_trip(optimizer, schedulers):
+    """What torch's safe loading makes of a checkpoint."""
+    file = io.BytesIO()
+    states = [scheduler.state_dict() for scheduler in schedulers]
+    torch.save((optimizer.state_dict(), states), file)
+    file.seek(0)
+    return torch.load(file, weights_only=True)
+
+
+@pytest.mark.parametrize('stop', [0, 2, 3, 4, 7, 9, 10, 12, 13, 14, 17])
+@pytest.mark.parametrize('warmup_first', [True, False])
+@pytest.mark.parametrize('milestones', [[7], [3, 9], [13], [16]])
+def test_resume_continues_exactly(stop, warmup_first, milestones):
+    kwargs = dict(start_factor=0.001, begin=3, end=13)
+
+    def build():
+        optimizer = make_optimizer(0.04, 0.07)
+        return optimizer, in_order(
+            optimizer, warmup_first, milestones, **kwargs
+        )
+
+    optimizer, schedulers = build()
+    train(optimizer, schedulers, stop)
+    optimizer_state, states = round_trip(optimizer, schedulers)
+    straight = train(optimizer, schedulers, 20 - stop)
+
+    optimizer, schedulers = build()
+    optimizer.load_state_dict(optimizer_state)
+    for scheduler, state in zip(schedulers, states, strict=True):
+        scheduler.load_state_dict(state)
+    assert train(optimizer, schedulers, 20 - stop) == straight
+
+
+@pytest.mark.parametrize('stop', [0, 3, 4, 12, 13])
+@pytest.mark.parametrize('warmup_first', [True, False])
+@pytest.mark.parametrize('load_optimizer', [True, False])
+def test_resume_with_schedulers_built_last(stop, warmup_first, load_optimizer):
+    # As Runner.resume before Runner.train does, or without its optimizer.
+    def build(optimizer):
+        return in_order(
+            optimizer, warmup_first, [16], start_factor=0, begin=3, end=13
+        )
+
+    optimizer = make_optimizer(0.04, 0.07)
+    schedulers = build(optimizer)
+    train(optimizer, schedulers, stop)
+    optimizer_state, states = round_trip(optimizer, schedulers)
+    straight = train(optimizer, schedulers, 20 - stop)
+
+    optimizer = make_optimizer(0.04, 0.07)
+    if load_optimizer:
+        optimizer.load_state_dict(optimizer_state)
+    schedulers = build(optimizer)
+    for scheduler, state in zip(schedulers, states, strict=True):
+        scheduler.load_state_dict(state)
+    assert train(optimizer, schedulers, 20 - stop) == straight
+
+
+@pytest.fixture
+def log(caplog):
+    logger = MMLogger.get_current_instance()
+    logger.addHandler(caplog.handler)
+    yield caplog
+    logger.removeHandler(caplog.handler)
+
+
+def test_the_checkpoint_rules_and_the_user_is_told(log):
+    optimizer = make_optimizer(0.04, 0.04)
+    warmup = PreciseLinearWarmup(optimizer, end=8)
+    train(optimizer, [warmup], 3)
+    optimizer_state, (state,) = round_trip(optimizer, [warmup])
+    straight = train(optimizer, [warmup], 7)
+
+    optimizer = make_optimizer(0.02, 0.02)
+    warmup = PreciseLinearWarmup(optimizer, start_factor=0.1, end=6)
+    optimizer.load_state_dict(optimizer_state)
+    warmup.load_state_dict(state)
+    assert train(optimizer, [warmup], 7) == straight
+    (record,) = log.records
+    assert record.levelname == 'WARNING'
+    for told in (
+        'end is 8 (config: 6)',
+        'start_factor is 0.001 (config: 0.1)',
+        'base lr is 0.04 (config: 0.02)',
+    ):
+        assert record.getMessage().count(told) == 1
+
+
+def test_an_unchanged_config_is_not_remarked_on(log):
+    optimizer = make_optimizer(0.04)
+    warmup = PreciseLinearWarmup(optimizer, end=8)
+    train(optimizer, [warmup], 3)
+    _, (state,) = round_trip(optimizer, [warmup])
+    PreciseLinearWarmup(make_optimizer(0.04), end=8).load_state_dict(state)
+    assert not log.records
+
+
+def test_the_state_of_something_else_is_refused():
+    warmup = PreciseLinearWarmup(make_optimizer(0.04), end=8)
+    for other in (
+        MultiStepLR(make_optimizer(0.04), [2]),
+        PreciseLinearWarmup(make_optimizer(0.04, 0.04), end=8),
+        PreciseLinearWarmupMomentum(make_optimizer(0.04), end=8),
+    ):
+        with pytest.raises(ValueError, match='state of another'):
+            warmup.load_state_dict(other.state_dict())
+
+
+def test_no_warning_while_gradients_accumulate():
+    optimizer = make_optimizer(0.04)
+    warmup = PreciseLinearWarmup(optimizer, end=8)
+    with warnings.catch_warnings():
+        warnings.simplefilter('error')
+        for _ in range(8):  # no optimizer.step() yet
+            warmup.step()
+    assert read(optimizer) == [0.04]
+
+
+def test_epochs_are_kept_in_iterations():
+    optimizer = make_optimizer(0.04)
+    cfg = dict(
+        type='PreciseLinearWarmup',
+        begin=1,
+        end=1.5,
+        by_epoch=True,
+        convert_to_iter_based=True,
+    )
+    warmup = PARAM_SCHEDULERS.build(
+        cfg, default_args=dict(optimizer=optimizer, epoch_length=29)
+    )
+    # 1.5 * 29 = 43.5, and to even 44
+    assert (warmup.begin, warmup.end, warmup.by_epoch) == (29, 44, False)
+    for wrong in (dict(by_epoch=False, epoch_length=29), dict(epoch_length=0)):
+        with pytest.raises(ValueError, match=r'must be|needs'):
+            PreciseLinearWarmup.build_iter_from_epoch(
+                optimizer, end=2, **wrong
+            )
+    with pytest.raises(ValueError, match='end is required'):
+        PreciseLinearWarmup.build_iter_from_epoch(optimizer, epoch_length=29)
+
+
+@pytest.mark.parametrize(
+    ('kwargs', 'error', 'match'),
+    [
+        (dict(), ValueError, 'end is required'),
+        (dict(end=0), ValueError, 'begin=0, end=0'),
+        (dict(begin=5, end=5), ValueError, 'begin=5, end=5'),
+        (dict(begin=-1, end=5), ValueError, 'begin=-1'),
+        (dict(end=8e3), TypeError, 'end=8000.0'),
+        (dict(begin=True, end=8), TypeError, 'begin=True'),
+        (dict(end=8, start_factor=-0.1), ValueError, '-0.1'),
+        (dict(end=8, start_factor=1.5), ValueError, '1.5'),
+        (dict(end=8, start_factor=math.nan), ValueError, 'nan'),
+    ],
+)
+def test_bad_arguments(kwargs, error, match):
+    with pytest.raises(error, match=match):
+        PreciseLinearWarmup(make_optimizer(0.04), **kwargs)
