@@ -1,0 +1,32 @@
+# Every target but help and clean sets the repository up first, in .venv; a
+# finished set-up takes no time. PYTHON names the interpreter to use.
+
+.DEFAULT_GOAL := help
+.PHONY: help setup demo test test-fast lint clean
+
+# Handed to the set-up only when given: it finds a fitting Python by itself.
+PYTHON ?=
+run := PATH="$(CURDIR)/.venv/bin:$$PATH"
+
+help: ## Show this list
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-10s %s\n", $$1, $$2 }' \
+		$(MAKEFILE_LIST)
+
+setup: ## Install everything into .venv (PYTHON=... names the interpreter)
+	@PYTHON="$(PYTHON)" bash tools/setup/setup.sh
+
+demo: setup ## Generate a data set, train on two ranks, evaluate
+	$(run) bash tools/demo.sh
+
+test: setup ## Run all tests
+	$(run) python -m pytest
+
+test-fast: setup ## Run the tests that take less than about 20 seconds
+	$(run) python -m pytest -m 'not slow'
+
+lint: setup ## Check style and formatting
+	$(run) ruff check .
+	$(run) ruff format --check .
+
+clean: ## Remove .venv; the built mmcv wheel stays in its cache
+	rm -rf .venv .venv.lock *.egg-info
