@@ -27,7 +27,7 @@ model = dict(
         mask_head=dict(in_channels=64, conv_out_channels=64, num_classes=5)),
     train_cfg=dict(
         rpn_proposal=dict(nms_pre=500, max_per_img=250),
-        rcnn=dict(sampler=dict(num=128))),
+        rcnn=dict(sampler=dict(num=64))),
     test_cfg=dict(rpn=dict(nms_pre=500, max_per_img=250)))
 
 data_root = '{{$SHAPES_ROOT:data/shapes}}/'
@@ -87,18 +87,18 @@ param_scheduler = [
     dict(
         type='MultiStepLR',
         begin=0,
-        end=8,
+        end=6,
         by_epoch=True,
-        milestones=[6],
+        milestones=[5],
         gamma=0.1),
 ]
-train_cfg = dict(type='EpochBasedTrainLoop', max_epochs=8, val_interval=4)
+train_cfg = dict(type='EpochBasedTrainLoop', max_epochs=6, val_interval=3)
 val_cfg = dict(type='ValLoop')
 test_cfg = dict(type='TestLoop')
 
 default_hooks = dict(
     logger=dict(interval=10),
-    checkpoint=dict(interval=4, max_keep_ckpts=2),
+    checkpoint=dict(interval=3, max_keep_ckpts=2),
     # With --show-dir: every 16th validation picture.
     visualization=dict(interval=16))
 randomness = dict(seed=0)
