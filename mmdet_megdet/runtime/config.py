@@ -1,0 +1,92 @@
+# Copyright (c) mmdet_megdet contributors. All rights reserved.
+"""What a config needs so that it runs unchanged on GPUs and on CPUs."""
+
+from __future__ import annotations
+
+from mmengine.config import Config
+
+_OURS = 'MegDetDistributedDataParallel'
+# What the Runner builds without a type; ours is a subclass of it.
+_STOCK = 'MMDistributedDataParallel'
+
+
+class ConfigError(ValueError):
+    """A config that cannot do what it says."""
+
+
+def adapt_config(cfg: Config) -> Config:
+    """Makes a distributed run use this package's model wrapper.
+
+    A stock wrapper (none given, or MMEngine's) becomes
+    :class:`MegDetDistributedDataParallel` with the same options; another
+    wrapper of the user's own stays. ``cfg.find_unused_parameters``, which
+    MMEngine drops as soon as a ``model_wrapper_cfg`` is given, is copied
+    into the wrapper's options.
+
+    Args:
+        cfg (Config): The config as the user wrote it; it is not changed.
+
+    Returns:
+        Config: An adapted copy.
+
+    Raises:
+        ConfigError: If ``cfg.find_unused_parameters`` contradicts
+            ``cfg.model_wrapper_cfg``, or the wrapper is the user's own and
+            would not hear of it.
+    """
+    cfg = cfg.copy()
+    wrapper = dict(cfg.get('model_wrapper_cfg') or {})
+    asked = cfg.get('find_unused_parameters')
+    said = wrapper.get('find_unused_parameters')
+    if asked is not None and said is not None and asked != said:
+        raise ConfigError(
+            f'find_unused_parameters={asked} contradicts '
+            f'model_wrapper_cfg.find_unused_parameters={said}: give one of '
+            'them.'
+        )
+    if wrapper.get('type', _STOCK) in (_STOCK, _OURS):
+        wrapper['type'] = _OURS
+        if asked is not None:
+            wrapper['find_unused_parameters'] = asked
+    elif asked and said is None:
+        raise ConfigError(
+            f'find_unused_parameters={asked} does not reach the model '
+            f'wrapper {wrapper["type"]}: MMEngine ignores it where '
+            'model_wrapper_cfg is given. Write it into model_wrapper_cfg, '
+            'or leave model_wrapper_cfg out.'
+        )
+    cfg.model_wrapper_cfg = wrapper
+    return cfg
+
+
+def check_auto_scale_lr(cfg: Config, world_size: int) -> None:
+    """Refuses to let MMEngine scale the learning rate under accumulation.
+
+    ``Runner.scale_lr`` multiplies by ``world_size * batch_size /
+    base_batch_size`` and knows nothing of ``accumulative_counts``: a recipe
+    for 256 images that accumulates 8 times on 8 GPUs with 4 images each
+    would train with an eighth of its learning rate.
+
+    Args:
+        cfg (Config): The config, ``--auto-scale-lr`` already applied.
+        world_size (int): Number of ranks.
+
+    Raises:
+        ConfigError: If scaling is enabled together with accumulation.
+    """
+    scaling = cfg.get('auto_scale_lr') or {}
+    counts = cfg.get('optim_wrapper', {}).get('accumulative_counts', 1)
+    base = scaling.get('base_batch_size')
+    if not scaling.get('enable', False) or base is None or counts == 1:
+        return
+    images = cfg.train_dataloader.batch_size
+    batch = world_size * images
+    raise ConfigError(
+        f'--auto-scale-lr (auto_scale_lr.enable) ignores accumulative_counts='
+        f'{counts}: it would multiply the learning rate by {batch}/{base} = '
+        f'{batch / base:g} (world size {world_size} x {images} images per '
+        f"GPU), while the optimizer's batch is {batch} x {counts} = "
+        f'{batch * counts} images, which calls for {batch * counts / base:g}. '
+        'Leave --auto-scale-lr out and set optim_wrapper.optimizer.lr for '
+        f'{batch * counts} images, or set optim_wrapper.accumulative_counts=1.'
+    )

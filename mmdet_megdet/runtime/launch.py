@@ -1,0 +1,160 @@
+# Copyright (c) mmdet_megdet contributors. All rights reserved.
+"""Joining a distributed run, on GPUs (NCCL) or on CPUs (gloo).
+
+MMEngine's own start-up always selects a CUDA device. On a machine without
+one the process group is therefore made here, ahead of the Runner, which then
+leaves it alone; on GPUs the Runner makes it.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from collections.abc import Mapping
+from datetime import timedelta
+from numbers import Real
+
+import torch
+import torch.distributed as dist
+from mmengine.device import get_device
+
+_DEFAULT_PORT = '29500'  # torch.distributed's and MMEngine's
+
+
+class LaunchError(RuntimeError):
+    """This process was not started as its launcher option says."""
+
+
+def export_rank(launcher: str, port: int | None = None) -> int:
+    """Translates a launcher's environment into torch's variables.
+
+    Sets RANK, LOCAL_RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT as
+    ``mmengine.dist.init_dist`` does, so that either may do it.
+
+    Args:
+        launcher (str): 'none', 'pytorch' (torchrun), 'slurm' or 'mpi'
+            (Open MPI).
+        port (int, optional): Port of rank 0 under Slurm. Defaults to None:
+            MASTER_PORT, else 29500.
+
+    Returns:
+        int: The world size; 1 for 'none'.
+
+    Raises:
+        LaunchError: If the launcher's variables are missing, or the machine
+            has GPUs but none for this rank.
+    """
+    if launcher == 'none':
+        return 1
+    env = os.environ
+    if launcher == 'pytorch':
+        _require(launcher, 'RANK', 'LOCAL_RANK', 'WORLD_SIZE')
+    elif launcher == 'slurm':
+        _require(launcher, 'SLURM_PROCID', 'SLURM_LOCALID', 'SLURM_NTASKS')
+        env['RANK'] = env['SLURM_PROCID']
+        env['LOCAL_RANK'] = env['SLURM_LOCALID']
+        env['WORLD_SIZE'] = env['SLURM_NTASKS']
+        if port is not None:
+            env['MASTER_PORT'] = str(port)
+        if 'MASTER_ADDR' not in env:
+            env['MASTER_ADDR'] = _first_slurm_host()
+    elif launcher == 'mpi':
+        prefix = 'OMPI_COMM_WORLD_'
+        names = [prefix + name for name in ('RANK', 'LOCAL_RANK', 'SIZE')]
+        _require(launcher, *names)
+        env['RANK'], env['LOCAL_RANK'], env['WORLD_SIZE'] = map(env.get, names)
+    else:
+        raise LaunchError(
+            f'unknown launcher {launcher!r}: choose none, pytorch, slurm or '
+            'mpi.'
+        )
+    env.setdefault('MASTER_PORT', _DEFAULT_PORT)
+    _require(launcher, 'MASTER_ADDR')
+    gpus, local_rank = torch.cuda.device_count(), int(env['LOCAL_RANK'])
+    if 0 < gpus <= local_rank:
+        raise LaunchError(
+            f'rank {env["RANK"]} is process {local_rank} of this machine, '
+            f'which shows {gpus} GPU(s): start at most {gpus} processes here, '
+            'or set CUDA_VISIBLE_DEVICES=-1 to run on the CPU.'
+        )
+    return int(env['WORLD_SIZE'])
+
+
+def init_distributed(launcher: str, dist_cfg: Mapping | None = None) -> int:
+    """Joins the distributed run, if there is one. Call before the Runner.
+
+    On the CPU this makes the default process group, with gloo in the place
+    of NCCL. On an accelerator it only exports this rank's variables.
+
+    Args:
+        launcher (str): 'none', 'pytorch', 'slurm' or 'mpi'.
+        dist_cfg (Mapping, optional): ``cfg.env_cfg.dist_cfg``: ``backend``,
+            ``timeout`` (seconds), ``port`` (Slurm) and further arguments of
+            :func:`torch.distributed.init_process_group`.
+
+    Returns:
+        int: The world size; 1 for 'none'.
+
+    Raises:
+        LaunchError: If the environment or ``dist_cfg`` does not allow it.
+    """
+    options = dict(dist_cfg or {})
+    world_size = export_rank(launcher, options.pop('port', None))
+    timeout = options.pop('timeout', None)
+    if timeout is not None:
+        options['timeout'] = _as_timedelta(timeout)
+    if launcher == 'none' or get_device() != 'cpu' or dist.is_initialized():
+        return world_size
+    init_backend = options.pop('init_backend', 'torch')
+    if init_backend != 'torch':
+        raise LaunchError(
+            f'env_cfg.dist_cfg.init_backend={init_backend!r} needs GPUs, and '
+            "there is none here: set it to 'torch' or leave it out."
+        )
+    backend = options.pop('backend', 'nccl')
+    dist.init_process_group(
+        'gloo' if backend == 'nccl' else backend, **options
+    )
+    return world_size
+
+
+def _as_timedelta(seconds: Real) -> timedelta:
+    number = isinstance(seconds, Real) and not isinstance(seconds, bool)
+    if not number or not seconds > 0:
+        raise LaunchError(
+            f'env_cfg.dist_cfg.timeout={seconds!r} is not a positive number '
+            'of seconds, for example timeout=1800.'
+        )
+    return timedelta(seconds=seconds)
+
+
+def _require(launcher: str, *names: str) -> None:
+    missing = [name for name in names if name not in os.environ]
+    if missing:
+        starter = {
+            'pytorch': 'torchrun (tools/dist_train.sh, tools/dist_test.sh)',
+            'slurm': 'srun (tools/slurm_train.sh, tools/slurm_test.sh)',
+            'mpi': "Open MPI's mpirun, with MASTER_ADDR exported",
+        }[launcher]
+        raise LaunchError(
+            f'--launcher {launcher} needs {", ".join(missing)} in the '
+            f'environment: start this program with {starter}.'
+        )
+
+
+def _first_slurm_host() -> str:
+    _require('slurm', 'SLURM_NODELIST')
+    nodes = os.environ['SLURM_NODELIST']
+    try:
+        hosts = subprocess.run(
+            ['scontrol', 'show', 'hostnames', nodes],
+            capture_output=True,
+            text=True,
+            check=True,
+        ).stdout.split()
+        return hosts[0]
+    except (OSError, subprocess.CalledProcessError, IndexError) as error:
+        raise LaunchError(
+            f"cannot tell rank 0's host from SLURM_NODELIST={nodes} "
+            f'(scontrol show hostnames: {error}): set MASTER_ADDR to it.'
+        ) from error

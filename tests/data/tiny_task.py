@@ -1,0 +1,105 @@
+# Copyright (c) mmdet_megdet contributors. All rights reserved.
+"""A task of a few weights for tests of the machinery around a model.
+
+Random augmentation is drawn from all three global generators, in the data
+loader's workers.
+"""
+
+from __future__ import annotations
+
+import random
+
+import numpy as np
+import torch
+from mmengine.dist import get_rank
+from mmengine.evaluator import BaseMetric
+from mmengine.model import BaseModel
+from mmengine.registry import DATASETS, METRICS, MODELS
+from torch import nn
+from torch.nn.functional import mse_loss
+from torch.utils.data import Dataset
+
+
+@DATASETS.register_module()
+class TinyPictures(Dataset):
+    """Noise whose mean is to be guessed, brightened at random.
+
+    Args:
+        length (int): Number of pictures.
+        augment (bool): Whether to brighten. Defaults to False.
+    """
+
+    metainfo = dict(classes=('noise',))
+
+    def __init__(self, length: int, augment: bool = False) -> None:
+        self.length = length
+        self.augment = augment
+
+    def __len__(self) -> int:
+        return self.length
+
+    def __getitem__(self, index: int) -> dict:
+        generator = torch.Generator().manual_seed(index)
+        inputs = torch.randn(3, 8, 8, generator=generator) + index / 8
+        if self.augment:
+            inputs += random.random() + np.random.rand() + torch.rand(())
+        return dict(inputs=inputs, targets=inputs.mean().reshape(1))
+
+
+@MODELS.register_module()
+class TinyRegressor(BaseModel):
+    """Convolution, norm layer, linear head; and a head for some ranks.
+
+    Args:
+        norm_cfg (dict, optional): The norm layer. Defaults to None:
+            ``nn.BatchNorm2d``.
+        extra_head_on (int, optional): The one rank that uses a second head.
+            Defaults to None: there is none.
+        fail_on (int, optional): The rank that raises in its first training
+            step. Defaults to None.
+    """
+
+    def __init__(
+        self,
+        norm_cfg: dict | None = None,
+        extra_head_on: int | None = None,
+        fail_on: int | None = None,
+        data_preprocessor: dict | None = None,
+    ) -> None:
+        super().__init__(data_preprocessor)
+        self.conv = nn.Conv2d(3, 4, 3)
+        norm_cfg = norm_cfg or dict(type=nn.BatchNorm2d)
+        self.norm = MODELS.build(dict(norm_cfg, num_features=4))
+        self.head = nn.Linear(4, 1)
+        self.extra_head_on = extra_head_on
+        if extra_head_on is not None:
+            self.extra_head = nn.Linear(4, 1)
+        self.fail_on = fail_on
+
+    def forward(
+        self,
+        inputs: torch.Tensor,
+        targets: torch.Tensor | None = None,
+        mode: str = 'tensor',
+    ) -> dict | list:
+        if mode == 'loss' and self.fail_on == get_rank():
+            raise RuntimeError('failing as the test asked for')
+        features = self.norm(self.conv(inputs)).relu().mean((2, 3))
+        guess = self.head(features)
+        if mode != 'loss':
+            return [dict(error=e) for e in (guess - targets).abs().flatten()]
+        losses = dict(loss=mse_loss(guess, targets))
+        if self.extra_head_on == get_rank():
+            losses['loss_extra'] = mse_loss(self.extra_head(features), targets)
+        return losses
+
+
+@METRICS.register_module()
+class TinyError(BaseMetric):
+    """Mean absolute error."""
+
+    def process(self, data_batch: dict, data_samples: list) -> None:
+        self.results.extend(sample['error'].item() for sample in data_samples)
+
+    def compute_metrics(self, results: list) -> dict:
+        return dict(error=float(np.mean(results)))

@@ -1,0 +1,129 @@
+# Copyright (c) mmdet_megdet contributors. All rights reserved.
+"""The recipe itself on eight ranks: train, test, resume."""
+
+import json
+import os
+import re
+import subprocess
+import sys
+
+import pytest
+import torch
+from mmdet.datasets import CocoDataset
+
+import mmdet_megdet  # noqa: F401  lets torch load MMEngine's checkpoints
+from mmdet_megdet.datasets import CLASSES, generate_shapes
+
+CONFIG = 'configs/megdet/r50_fpn_256bs.py'
+SIDE = 96
+
+# What makes 256 large images fit two cores: one small picture per rank, an
+# update every iteration, fewer proposals. The model is the recipe's.
+SMALL = [
+    'model.backbone.init_cfg=None',
+    'train_dataloader.batch_size=1',
+    'optim_wrapper.accumulative_counts=1',
+    *(
+        f'{loader}_dataloader.{option}'
+        for loader in ('train', 'val', 'test')
+        for option in ('num_workers=0', 'persistent_workers=False')
+    ),
+    # Pictures without objects take part.
+    'train_dataloader.dataset.filter_cfg.filter_empty_gt=False',
+    f'train_dataloader.dataset.pipeline.2.scale=({SIDE},{SIDE})',
+    f'val_dataloader.dataset.pipeline.1.scale=({SIDE},{SIDE})',
+    f'test_dataloader.dataset.pipeline.1.scale=({SIDE},{SIDE})',
+    'model.train_cfg.rpn_proposal.nms_pre=100',
+    'model.train_cfg.rpn_proposal.max_per_img=50',
+    *(f'model.train_cfg.rcnn.{i}.sampler.num=16' for i in range(3)),
+    'model.test_cfg.rpn.nms_pre=100',
+    'model.test_cfg.rpn.max_per_img=50',
+    'default_hooks.logger.interval=1',
+    'env_cfg.dist_cfg.timeout=300',
+    'randomness.seed=0',
+]
+
+
+def coco_like(folder):
+    """Generated pictures under COCO's names for files and classes."""
+    paths = generate_shapes(folder, train=24, val=6, size=(SIDE, SIDE))
+    names = dict(zip(CLASSES, CocoDataset.METAINFO['classes'], strict=False))
+    for split, (annotations, images) in paths.items():
+        content = json.loads(annotations.read_text())
+        for category in content['categories']:
+            category['name'] = names[category['name']]
+        annotations.with_stem(f'instances_{split}2017').write_text(
+            json.dumps(content)
+        )
+        (folder / f'{split}2017').symlink_to(images)
+    return content
+
+
+def run(root, data, *command):
+    done = subprocess.run(
+        [*command, *SMALL],
+        cwd=root,
+        env={**os.environ, 'COCO_ROOT': str(data), 'PYTHON': sys.executable},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        timeout=1500,
+    )
+    assert done.returncode == 0, done.stdout[-5000:]
+    return done.stdout
+
+
+def logged(work_dir):
+    """The log lines of training iterations, in order."""
+    files = sorted(work_dir.glob('*/vis_data/scalars.json'))
+    lines = [
+        json.loads(line)
+        for file in files
+        for line in file.read_text().splitlines()
+    ]
+    return [line for line in lines if 'loss' in line]
+
+
+@pytest.mark.slow
+def test_recipe_on_eight_ranks(root, tmp_path):
+    data, work_dir = tmp_path / 'coco', tmp_path / 'work_dir'
+    coco_like(data)
+    # 24 pictures on 8 ranks: three iterations an epoch, and as many updates.
+    # Two of the pictures show no object; each is a rank's whole batch.
+    train = ('tools/dist_train.sh', CONFIG, '8', '--work-dir', str(work_dir))
+    run(root, data, *train, '--cfg-options', 'train_cfg.max_epochs=1')
+
+    first = work_dir / 'epoch_1.pth'
+    checkpoint = torch.load(first, map_location='cpu')
+    assert checkpoint['meta']['iter'] == 3
+    tracked = {
+        key: value.item()
+        for key, value in checkpoint['state_dict'].items()
+        if key.endswith('num_batches_tracked')
+    }
+    # All of ResNet-50's 53 norm layers and the FPN's 4 + 4 have been in
+    # training mode, each once an iteration.
+    assert len(tracked) == 61
+    assert set(tracked.values()) == {3}
+
+    output = run(
+        root, data, 'tools/dist_test.sh', CONFIG, str(first), '2',
+        '--work-dir', str(work_dir / 'test'), '--cfg-options',
+    )  # fmt: skip
+    assert re.search(r'coco/bbox_mAP: \d\.\d{4}', output)
+    assert re.search(r'coco/segm_mAP: \d\.\d{4}', output)
+
+    run(
+        root, data, *train, '--resume',
+        '--cfg-options', 'train_cfg.max_epochs=2',
+    )  # fmt: skip
+    checkpoint = torch.load(work_dir / 'epoch_2.pth', map_location='cpu')
+    assert checkpoint['meta']['iter'] == 6
+    lines = logged(work_dir)
+    assert [line['step'] for line in lines] == [1, 2, 3, 4, 5, 6]
+    for done, line in enumerate(lines):
+        factor = 0.001 + 0.999 * done / 8000
+        # The optimizer's lr, after the logger's rounding to 5 digits.
+        assert line['lr'] == pytest.approx(0.04 * factor, rel=1e-4)
+        assert 0 < line['loss'] < 100
+        assert 0 < line['grad_norm'] < float('inf')

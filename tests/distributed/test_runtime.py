@@ -1,0 +1,167 @@
+# Copyright (c) mmdet_megdet contributors. All rights reserved.
+from __future__ import annotations
+
+import os
+import sys
+import time
+
+import pytest
+import torch
+from mmengine.config import Config
+from mmengine.registry import MODEL_WRAPPERS
+from mmengine.runner import Runner
+from torch import nn
+
+from mmdet_megdet.runtime import (
+    CheckpointError,
+    MegDetDistributedDataParallel,
+    adapt_config,
+)
+from tests.distributed.ranks import run_ranks
+from tests.tools.command import ROOT, TINY_CONFIG, run
+from tools.train import check_same_start
+
+
+class Scale(nn.Module):
+    """Multiplies by a weight and keeps a buffer."""
+
+    def __init__(self):
+        super().__init__()
+        self.weight = nn.Parameter(torch.ones(2))
+        self.register_buffer('seen', torch.zeros(()))
+
+    def forward(self, inputs):
+        return (self.weight * inputs).sum()
+
+
+def wrap(**options):
+    return MODEL_WRAPPERS.build(
+        dict(
+            type='MegDetDistributedDataParallel',
+            module=Scale(),
+            device_ids=[int(os.environ.get('LOCAL_RANK', 0))],  # the Runner's
+            **options,
+        )
+    )
+
+
+def gradient(rank, world_size):
+    model = wrap()
+    model(torch.tensor([1.0, 10.0]) * (rank + 1)).backward()
+    return model.module.weight.grad
+
+
+def test_gradients_are_averaged():
+    # Rank r's gradient is (1, 10) * (r + 1): the mean of 1 and 2 is 1.5.
+    for grad in run_ranks(gradient, 2):
+        assert grad.tolist() == [1.5, 15.0]
+
+
+def buffer_after_forward(rank, world_size, options):
+    model = wrap(**options)
+    model.module.seen.fill_(rank + 1)
+    model(torch.ones(2))
+    return model.module.seen.item()
+
+
+@pytest.mark.parametrize(
+    ('options', 'expected'),
+    [
+        ({}, [1, 2]),
+        (dict(broadcast_buffers=False), [1, 2]),
+        (dict(broadcast_buffers=True), [1, 1]),
+    ],
+)
+def test_each_rank_keeps_its_buffers(options, expected):
+    assert run_ranks(buffer_after_forward, 2, options) == expected
+
+
+def train(rank, world_size, work_dir, options):
+    os.environ['LOCAL_RANK'] = str(rank)
+    cfg = Config.fromfile(TINY_CONFIG)
+    cfg.merge_from_dict(options)
+    cfg.merge_from_dict(
+        dict(launcher='pytorch', work_dir=work_dir, log_level='ERROR')
+    )
+    runner = Runner.from_cfg(adapt_config(cfg))
+    assert type(runner.model) is MegDetDistributedDataParallel
+    before = {k: v.clone() for k, v in runner.model.state_dict().items()}
+    runner.train()
+    after = runner.model.state_dict()
+    moved = [k for k in after if not torch.equal(before[k], after[k])]
+    return dict(moved=moved, state=after)
+
+
+ONE_EPOCH = {'train_cfg.max_epochs': 1}
+LOCAL_BN = {'model.norm_cfg': None}
+
+
+def test_runner_trains_on_gloo(tmp_path):
+    """Equal weights and, without synchronised BN, each rank's statistics."""
+    first, second = run_ranks(train, 2, str(tmp_path), ONE_EPOCH | LOCAL_BN)
+    assert {'module.conv.weight', 'module.head.bias'} <= set(first['moved'])
+    for key, value in first['state'].items():
+        local = key.endswith(('running_mean', 'running_var'))
+        assert torch.equal(value, second['state'][key]) is not local, key
+
+
+def test_head_that_one_rank_uses(tmp_path):
+    options = {'model.extra_head_on': 1, 'find_unused_parameters': True}
+    first, second = run_ranks(train, 2, str(tmp_path), ONE_EPOCH | options)
+    head = 'module.extra_head.weight'
+    assert head in first['moved']  # rank 0 never used it
+    assert torch.equal(first['state'][head], second['state'][head])
+
+
+def start(rank, world_size, checkpoints):
+    resume = checkpoints[rank] is not None
+    cfg = Config(dict(load_from=checkpoints[rank], resume=resume))
+    try:
+        check_same_start(cfg)
+    except CheckpointError as error:
+        return str(error)
+    return 'same'
+
+
+def test_ranks_that_see_different_work_folders():
+    assert run_ranks(start, 2, ['a.pth', 'a.pth']) == ['same'] * 2
+    assert run_ranks(start, 2, [None, None]) == ['same'] * 2
+    for message in run_ranks(start, 2, ['a.pth', None]):
+        assert 'rank 0: a.pth; rank 1: None' in message
+
+
+# Rank 0 fails while its own collective is under way.
+PENDING = """
+import time
+import torch
+import torch.distributed as dist
+from mmdet_megdet.runtime.cli import run_tool
+from mmdet_megdet.runtime.launch import init_distributed
+
+def main():
+    init_distributed('pytorch', dict(timeout=300))
+    if dist.get_rank() == 1:
+        time.sleep(100)
+    work = dist.all_reduce(torch.zeros(1), async_op=True)
+    raise RuntimeError('while a collective is under way')
+
+run_tool(main)
+"""
+
+
+def test_failure_with_a_collective_under_way_does_not_hang(tmp_path):
+    script = tmp_path / 'pending.py'
+    script.write_text(PENDING)
+    started = time.monotonic()
+    result = run(
+        sys.executable,
+        '-m',
+        'torch.distributed.run',
+        '--standalone',
+        '--nproc-per-node=2',
+        script,
+        PYTHONPATH=str(ROOT),
+    )
+    assert result.returncode == 1
+    assert 'RuntimeError: while a collective is under way' in result.stdout
+    assert time.monotonic() - started < 60

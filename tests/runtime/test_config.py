@@ -1,0 +1,111 @@
+# Copyright (c) mmdet_megdet contributors. All rights reserved.
+from __future__ import annotations
+
+import pytest
+from mmengine.config import Config
+
+from mmdet_megdet.runtime import (
+    ConfigError,
+    adapt_config,
+    check_auto_scale_lr,
+)
+
+OURS = 'MegDetDistributedDataParallel'
+STOCK = 'MMDistributedDataParallel'
+
+
+@pytest.mark.parametrize(
+    ('given', 'expected'),
+    [
+        ({}, dict(type=OURS)),
+        (
+            dict(find_unused_parameters=True),
+            dict(type=OURS, find_unused_parameters=True),
+        ),
+        (dict(model_wrapper_cfg=None), dict(type=OURS)),
+        (
+            dict(model_wrapper_cfg=dict(bucket_cap_mb=5)),
+            dict(type=OURS, bucket_cap_mb=5),
+        ),
+        (
+            dict(
+                model_wrapper_cfg=dict(type=STOCK, broadcast_buffers=True),
+                find_unused_parameters=False,
+            ),
+            dict(
+                type=OURS,
+                broadcast_buffers=True,
+                find_unused_parameters=False,
+            ),
+        ),
+        (
+            dict(
+                model_wrapper_cfg=dict(type=OURS, find_unused_parameters=True),
+                find_unused_parameters=True,
+            ),
+            dict(type=OURS, find_unused_parameters=True),
+        ),
+        (
+            dict(model_wrapper_cfg=dict(type='TheirOwn', fast=True)),
+            dict(type='TheirOwn', fast=True),
+        ),
+    ],
+)
+def test_wrapper(given, expected):
+    cfg = Config(given)
+    assert adapt_config(cfg).model_wrapper_cfg == expected
+    assert cfg.to_dict() == given  # as the user wrote it
+
+
+@pytest.mark.parametrize('asked', [True, False])
+def test_contradiction(asked):
+    cfg = Config(
+        dict(
+            find_unused_parameters=asked,
+            model_wrapper_cfg=dict(find_unused_parameters=not asked),
+        )
+    )
+    with pytest.raises(ConfigError, match=f'={asked} contradicts'):
+        adapt_config(cfg)
+
+
+def test_own_wrapper_would_not_hear():
+    cfg = Config(
+        dict(find_unused_parameters=True, model_wrapper_cfg=dict(type='Own'))
+    )
+    with pytest.raises(
+        ConfigError, match='does not reach the model wrapper Own'
+    ):
+        adapt_config(cfg)
+
+
+def scaled(enable=True, **optim_wrapper):
+    return Config(
+        dict(
+            auto_scale_lr=dict(enable=enable, base_batch_size=256),
+            optim_wrapper=optim_wrapper,
+            train_dataloader=dict(batch_size=4),
+        )
+    )
+
+
+def test_auto_scale_lr_under_accumulation():
+    with pytest.raises(ConfigError) as refusal:
+        check_auto_scale_lr(scaled(accumulative_counts=8), world_size=8)
+    message = str(refusal.value)
+    assert 'accumulative_counts=8' in message
+    assert '32/256 = 0.125' in message  # what MMEngine would do
+    assert '32 x 8 = 256 images, which calls for 1.' in message
+
+
+@pytest.mark.parametrize(
+    'cfg',
+    [
+        scaled(),
+        scaled(accumulative_counts=1),
+        scaled(enable=False, accumulative_counts=8),
+        Config(dict(optim_wrapper=dict(accumulative_counts=8))),
+    ],
+)
+def test_auto_scale_lr_elsewhere(cfg):
+    check_auto_scale_lr(cfg, world_size=8)

@@ -1,0 +1,168 @@
+# Copyright (c) mmdet_megdet contributors. All rights reserved.
+from __future__ import annotations
+
+import os
+import stat
+from datetime import timedelta
+
+import pytest
+import torch
+import torch.distributed as dist
+
+from mmdet_megdet.runtime import LaunchError, init_distributed
+from mmdet_megdet.runtime.launch import export_rank
+from tests.tools.command import environment
+
+EXPORTED = ('RANK', 'LOCAL_RANK', 'WORLD_SIZE', 'MASTER_ADDR', 'MASTER_PORT')
+ALONE = dict(
+    RANK='0',
+    LOCAL_RANK='0',
+    WORLD_SIZE='1',
+    MASTER_ADDR='127.0.0.1',
+    MASTER_PORT='0',
+)
+SLURM = dict(
+    SLURM_PROCID='5',
+    SLURM_LOCALID='1',
+    SLURM_NTASKS='8',
+    SLURM_NODELIST='node[3-4]',
+)
+MPI = dict(
+    OMPI_COMM_WORLD_RANK='5',
+    OMPI_COMM_WORLD_LOCAL_RANK='1',
+    OMPI_COMM_WORLD_SIZE='8',
+)
+
+
+@pytest.fixture
+def env(monkeypatch):
+    """Replaces the environment by a clean one; returns a setter."""
+    clean = environment()
+    for name in set(os.environ) - set(clean):
+        monkeypatch.delenv(name)
+    for name in ('MASTER_ADDR', 'MASTER_PORT', *EXPORTED):
+        monkeypatch.setenv(name, '')
+        monkeypatch.delenv(name)
+
+    def set_all(**variables):
+        for name, value in variables.items():
+            monkeypatch.setenv(name, value)
+
+    return set_all
+
+
+@pytest.fixture
+def scontrol(tmp_path, env):
+    """A stand-in for Slurm's scontrol, which is not installed here."""
+    program = tmp_path / 'scontrol'
+    program.write_text(
+        '#!/bin/sh\n[ "$*" = "show hostnames node[3-4]" ] || exit 1\n'
+        'echo node3\necho node4\n'
+    )
+    program.chmod(program.stat().st_mode | stat.S_IXUSR)
+    env(PATH=f'{tmp_path}:{os.environ["PATH"]}')
+
+
+def exported():
+    return {name: os.environ.get(name) for name in EXPORTED}
+
+
+def test_no_launcher(env):
+    assert init_distributed('none', dict(backend='nccl')) == 1
+    assert not dist.is_initialized()
+    assert set(exported().values()) == {None}
+
+
+def test_slurm(env, scontrol):
+    env(**SLURM)
+    assert export_rank('slurm') == 8
+    assert exported() == dict(
+        RANK='5',
+        LOCAL_RANK='1',
+        WORLD_SIZE='8',
+        MASTER_ADDR='node3',
+        MASTER_PORT='29500',
+    )
+
+
+def test_slurm_keeps_the_users_master(env):
+    env(**SLURM, MASTER_ADDR='10.0.0.1', MASTER_PORT='1234')
+    export_rank('slurm')
+    assert exported()['MASTER_ADDR'] == '10.0.0.1'
+    assert exported()['MASTER_PORT'] == '1234'
+    export_rank('slurm', port=4321)  # dist_cfg.port, as in MMEngine
+    assert exported()['MASTER_PORT'] == '4321'
+
+
+def test_slurm_without_scontrol(env, tmp_path):
+    env(**SLURM, PATH=str(tmp_path))
+    with pytest.raises(LaunchError, match=r'node\[3-4\].*set MASTER_ADDR'):
+        export_rank('slurm')
+
+
+def test_mpi(env):
+    env(**MPI, MASTER_ADDR='10.0.0.1')
+    assert export_rank('mpi') == 8
+    assert exported() == dict(
+        RANK='5',
+        LOCAL_RANK='1',
+        WORLD_SIZE='8',
+        MASTER_ADDR='10.0.0.1',
+        MASTER_PORT='29500',
+    )
+
+
+@pytest.mark.parametrize(
+    ('launcher', 'given', 'message'),
+    [
+        ('pytorch', {}, 'needs RANK, LOCAL_RANK, WORLD_SIZE .*dist_train'),
+        ('slurm', {}, 'needs SLURM_PROCID.*slurm_train.sh'),
+        ('mpi', {}, 'needs OMPI_COMM_WORLD_RANK.*mpirun'),
+        ('mpi', MPI, 'needs MASTER_ADDR'),
+        ('lsf', {}, "unknown launcher 'lsf'"),
+    ],
+)
+def test_not_started_by_the_launcher(env, launcher, given, message):
+    env(**given)
+    with pytest.raises(LaunchError, match=message):
+        init_distributed(launcher)
+
+
+def test_more_ranks_than_gpus(env, monkeypatch):
+    monkeypatch.setattr(torch.cuda, 'device_count', lambda: 2)
+    env(**ALONE | dict(RANK='6', LOCAL_RANK='2', WORLD_SIZE='8'))
+    with pytest.raises(LaunchError, match=r'rank 6 .*process 2 .*2 GPU'):
+        export_rank('pytorch')
+    env(LOCAL_RANK='1')
+    assert export_rank('pytorch') == 8
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason='needs no GPU')
+@pytest.mark.parametrize(
+    ('timeout', 'expected'),
+    [(77, timedelta(seconds=77)), (0.5, timedelta(seconds=0.5))],
+)
+def test_cpu_gets_gloo_and_the_timeout(env, timeout, expected):
+    env(**ALONE)
+    init_distributed('pytorch', dict(backend='nccl', timeout=timeout))
+    try:
+        assert dist.get_backend() == 'gloo'
+        group = dist.group.WORLD._get_backend(torch.device('cpu'))
+        assert group.options._timeout == expected
+    finally:
+        dist.destroy_process_group()
+
+
+@pytest.mark.parametrize('timeout', ['1800', True, 0, -1, float('nan')])
+def test_bad_timeout(env, timeout):
+    env(**ALONE)
+    with pytest.raises(LaunchError, match=f'timeout={timeout!r}'):
+        init_distributed('pytorch', dict(timeout=timeout))
+    assert not dist.is_initialized()
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason='needs no GPU')
+def test_gpu_only_backend_on_the_cpu(env):
+    env(**ALONE)
+    with pytest.raises(LaunchError, match="init_backend='deepspeed'"):
+        init_distributed('pytorch', dict(init_backend='deepspeed'))

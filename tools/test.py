@@ -1,0 +1,112 @@
+# Copyright (c) mmdet_megdet contributors. All rights reserved.
+"""Evaluates a detector: options and meaning as mmdet's own tools/test.py."""
+
+from __future__ import annotations
+
+import argparse
+import copy
+import importlib.util
+import sys
+from pathlib import Path
+
+if importlib.util.find_spec('mmdet_megdet') is None:
+    sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+
+from mmdet.engine.hooks.utils import trigger_visualization_hook
+from mmdet.evaluation import DumpDetResults
+from mmdet.utils import setup_cache_size_limit_of_dynamo
+from mmengine.config import Config, ConfigDict
+
+from mmdet_megdet.runtime.cli import (
+    add_common_options,
+    build_runner,
+    join,
+    load_config,
+    require_checkpoint,
+    run_tool,
+)
+
+
+def parse_args() -> argparse.Namespace:
+    """Reads the command line."""
+    parser = argparse.ArgumentParser(description='Test a detector')
+    parser.add_argument('config', help='config file')
+    parser.add_argument('checkpoint', help='checkpoint file or address')
+    parser.add_argument(
+        '--out', help='write the predictions to this .pkl or .pickle file'
+    )
+    parser.add_argument(
+        '--show', action='store_true', help='show the predictions'
+    )
+    parser.add_argument(
+        '--show-dir',
+        help='write pictures of the predictions to work_dir/timestamp/<this>',
+    )
+    parser.add_argument(
+        '--wait-time',
+        type=float,
+        default=2,
+        help='seconds that --show shows a picture',
+    )
+    parser.add_argument(
+        '--tta', action='store_true', help='augment at test time'
+    )
+    add_common_options(parser)
+    args = parser.parse_args()
+    if args.out and not args.out.endswith(('.pkl', '.pickle')):
+        parser.error(f'--out {args.out} must end in .pkl or .pickle')
+    return args
+
+
+def augment_at_test_time(cfg: Config) -> None:
+    """Wraps the model and the test pipeline for test-time augmentation.
+
+    Where the config has no ``tta_model`` or ``tta_pipeline``, mmdet's
+    defaults apply: each picture as it is and flipped, merged by NMS.
+    """
+    cfg.setdefault(
+        'tta_model',
+        dict(
+            type='DetTTAModel',
+            tta_cfg=dict(
+                nms=dict(type='nms', iou_threshold=0.5), max_per_img=100
+            ),
+        ),
+    )
+    dataset = cfg.test_dataloader.dataset
+    while 'dataset' in dataset:
+        dataset = dataset.dataset
+    if 'tta_pipeline' not in cfg:
+        flips = [dict(type='RandomFlip', prob=prob) for prob in (1.0, 0.0)]
+        keys = ('img_id', 'img_path', 'ori_shape', 'img_shape')
+        keys += ('scale_factor', 'flip', 'flip_direction')
+        pack = dict(type='PackDetInputs', meta_keys=keys)
+        cfg.tta_pipeline = copy.deepcopy(dataset.pipeline)
+        cfg.tta_pipeline[-1] = dict(
+            type='TestTimeAug', transforms=[flips, [pack]]
+        )
+    cfg.model = ConfigDict(**cfg.tta_model, module=cfg.model)
+    dataset.pipeline = cfg.tta_pipeline
+
+
+def main() -> None:
+    """Tests as the command line says."""
+    args = parse_args()
+    setup_cache_size_limit_of_dynamo()
+    cfg = load_config(args)
+    cfg.load_from, cfg.resume = require_checkpoint(args.checkpoint), False
+    if args.show or args.show_dir:
+        trigger_visualization_hook(cfg, args)
+    if args.tta:
+        augment_at_test_time(cfg)
+    join(cfg)
+    runner = build_runner(cfg)
+    if args.out:
+        runner.test_evaluator.metrics.append(
+            DumpDetResults(out_file_path=args.out)
+        )
+    runner.test()
+
+
+if __name__ == '__main__':
+    run_tool(main)

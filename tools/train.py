@@ -1,0 +1,144 @@
+# Copyright (c) mmdet_megdet contributors. All rights reserved.
+"""Trains a detector: options and meaning as mmdet's own tools/train.py."""
+
+from __future__ import annotations
+
+import argparse
+import importlib.util
+import logging
+import sys
+from pathlib import Path
+
+if importlib.util.find_spec('mmdet_megdet') is None:
+    sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+
+from mmdet.utils import setup_cache_size_limit_of_dynamo
+from mmengine.config import Config
+from mmengine.dist import all_gather_object
+from mmengine.logging import print_log
+from mmengine.runner import find_latest_checkpoint
+
+from mmdet_megdet.runtime import (
+    CheckpointError,
+    ConfigError,
+    check_auto_scale_lr,
+)
+from mmdet_megdet.runtime.cli import (
+    add_common_options,
+    build_runner,
+    join,
+    load_config,
+    require_checkpoint,
+    run_tool,
+)
+
+
+def parse_args() -> argparse.Namespace:
+    """Reads the command line."""
+    parser = argparse.ArgumentParser(description='Train a detector')
+    parser.add_argument('config', help='config file')
+    parser.add_argument(
+        '--amp', action='store_true', help='train in mixed precision (GPU)'
+    )
+    parser.add_argument(
+        '--auto-scale-lr',
+        action='store_true',
+        help='scale the learning rate by world size x images per GPU / '
+        'auto_scale_lr.base_batch_size of the config',
+    )
+    parser.add_argument(
+        '--resume',
+        nargs='?',
+        const='auto',
+        help='continue from this checkpoint; without a path, from the latest '
+        'one in the work folder, or from the beginning if there is none',
+    )
+    add_common_options(parser)
+    return parser.parse_args()
+
+
+def apply_options(cfg: Config, args: argparse.Namespace) -> None:
+    """Writes the options of the training tool into the config."""
+    if args.amp:
+        cfg.optim_wrapper.type = 'AmpOptimWrapper'
+        cfg.optim_wrapper.loss_scale = 'dynamic'
+    if args.auto_scale_lr:
+        if 'base_batch_size' not in cfg.get('auto_scale_lr', {}):
+            raise ConfigError(
+                '--auto-scale-lr needs auto_scale_lr=dict(base_batch_size=N) '
+                'in the config: the batch size that its learning rate is for.'
+            )
+        cfg.auto_scale_lr.enable = True
+    if args.resume == 'auto':
+        latest = latest_checkpoint(cfg.work_dir)
+        if latest is not None:
+            cfg.resume, cfg.load_from = True, latest
+    elif args.resume is not None:
+        cfg.resume, cfg.load_from = True, require_checkpoint(args.resume)
+
+
+def latest_checkpoint(work_dir: str) -> str | None:
+    """Finds where ``--resume`` continues, also in a work folder that moved.
+
+    Args:
+        work_dir (str): Folder with MMEngine's ``last_checkpoint`` note.
+
+    Returns:
+        str, optional: The checkpoint; None if nothing was saved yet.
+
+    Raises:
+        CheckpointError: If the noted checkpoint is gone.
+    """
+    noted = find_latest_checkpoint(work_dir)
+    if noted is None:
+        print_log(
+            f'--resume: no checkpoint in {work_dir} yet, training starts '
+            'from the beginning',
+            level=logging.WARNING,
+        )
+        return None
+    for path in (Path(noted), Path(work_dir, Path(noted).name)):
+        if path.is_file():
+            return str(path)
+    raise CheckpointError(
+        f'{work_dir}/last_checkpoint names {noted}, which is not there: name '
+        'one that is with --resume PATH, or delete last_checkpoint to start '
+        'from the beginning.'
+    )
+
+
+def check_same_start(cfg: Config) -> None:
+    """Checks that all ranks resume from the same checkpoint.
+
+    Args:
+        cfg (Config): This rank's config; the process group must exist.
+
+    Raises:
+        CheckpointError: If the ranks see different work folders.
+    """
+    starts = all_gather_object(
+        (cfg.get('resume', False), cfg.get('load_from'))
+    )
+    if len(set(starts)) > 1:
+        found = '; '.join(f'rank {r}: {s[1]}' for r, s in enumerate(starts))
+        raise CheckpointError(
+            f'--resume finds different checkpoints on different ranks '
+            f'({found}): put the work folder on a file system that all '
+            'machines share, or name a file that all have with --resume PATH.'
+        )
+
+
+def main() -> None:
+    """Trains as the command line says."""
+    args = parse_args()
+    setup_cache_size_limit_of_dynamo()
+    cfg = load_config(args)
+    apply_options(cfg, args)
+    check_auto_scale_lr(cfg, join(cfg))
+    runner = build_runner(cfg)
+    check_same_start(cfg)
+    runner.train()
+
+
+if __name__ == '__main__':
+    run_tool(main)
