@@ -15,19 +15,23 @@ model = dict(
         norm_cfg=norm_cfg,
         norm_eval=False,
         frozen_stages=-1,
-        init_cfg=None),
+        init_cfg=None,
+    ),
     neck=dict(
-        in_channels=[64, 128, 256, 512], out_channels=64, norm_cfg=norm_cfg),
+        in_channels=[64, 128, 256, 512], out_channels=64, norm_cfg=norm_cfg
+    ),
     rpn_head=dict(in_channels=64, feat_channels=64),
     roi_head=dict(
         bbox_roi_extractor=dict(out_channels=64),
-        bbox_head=dict(
-            in_channels=64, fc_out_channels=256, num_classes=3)))
+        bbox_head=dict(in_channels=64, fc_out_channels=256, num_classes=3),
+    ),
+)
 
 data_root = '{{$BCCD_ROOT:data/bccd}}/'
 metainfo = dict(
     classes=('WBC', 'RBC', 'Platelets'),
-    palette=[(220, 20, 60), (0, 120, 200), (60, 180, 75)])
+    palette=[(220, 20, 60), (0, 120, 200), (60, 180, 75)],
+)
 
 train_pipeline = [
     dict(type='LoadImageFromFile'),
@@ -42,8 +46,14 @@ test_pipeline = [
     dict(type='LoadAnnotations', with_bbox=True),
     dict(
         type='PackDetInputs',
-        meta_keys=('img_id', 'img_path', 'ori_shape', 'img_shape',
-                   'scale_factor')),
+        meta_keys=(
+            'img_id',
+            'img_path',
+            'ori_shape',
+            'img_shape',
+            'scale_factor',
+        ),
+    ),
 ]
 
 train_dataloader = dict(
@@ -55,7 +65,9 @@ train_dataloader = dict(
         metainfo=metainfo,
         ann_file='annotations/instances_train.json',
         data_prefix=dict(img='images/'),
-        pipeline=train_pipeline))
+        pipeline=train_pipeline,
+    ),
+)
 val_dataloader = dict(
     num_workers=1,
     dataset=dict(
@@ -63,7 +75,9 @@ val_dataloader = dict(
         metainfo=metainfo,
         ann_file='annotations/instances_val.json',
         data_prefix=dict(img='images/'),
-        pipeline=test_pipeline))
+        pipeline=test_pipeline,
+    ),
+)
 test_dataloader = val_dataloader
 val_evaluator = dict(ann_file=data_root + 'annotations/instances_val.json')
 test_evaluator = val_evaluator
@@ -71,7 +85,8 @@ test_evaluator = val_evaluator
 optim_wrapper = dict(
     type='OptimWrapper',
     optimizer=dict(type='SGD', lr=0.02, momentum=0.9, weight_decay=0.0001),
-    clip_grad=dict(max_norm=35, norm_type=2))
+    clip_grad=dict(max_norm=35, norm_type=2),
+)
 # 25 iterations an epoch.
 param_scheduler = [
     dict(type='PreciseLinearWarmup', by_epoch=False, begin=0, end=50),
@@ -81,13 +96,14 @@ param_scheduler = [
         end=12,
         by_epoch=True,
         milestones=[8, 11],
-        gamma=0.1),
+        gamma=0.1,
+    ),
 ]
 train_cfg = dict(type='EpochBasedTrainLoop', max_epochs=12, val_interval=1)
 val_cfg = dict(type='ValLoop')
 test_cfg = dict(type='TestLoop')
 
 default_hooks = dict(
-    logger=dict(interval=5),
-    checkpoint=dict(max_keep_ckpts=2))
+    logger=dict(interval=5), checkpoint=dict(max_keep_ckpts=2)
+)
 randomness = dict(seed=0)

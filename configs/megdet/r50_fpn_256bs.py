@@ -15,7 +15,8 @@ model = dict(
     backbone=dict(norm_cfg=norm_cfg, norm_eval=False, frozen_stages=-1),
     # Not in the RoI heads: a rank without RoIs leaves the cascade early, and
     # synchronised layers have to be called by all ranks alike.
-    neck=dict(norm_cfg=norm_cfg))
+    neck=dict(norm_cfg=norm_cfg),
+)
 
 # Seconds. A rank may wait this long for the others in a collective.
 env_cfg = dict(dist_cfg=dict(backend='nccl', timeout=1800))

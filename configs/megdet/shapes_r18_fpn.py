@@ -16,25 +16,36 @@ model = dict(
         norm_cfg=norm_cfg,
         norm_eval=False,
         frozen_stages=-1,
-        init_cfg=None),
+        init_cfg=None,
+    ),
     neck=dict(
-        in_channels=[64, 128, 256, 512], out_channels=64, norm_cfg=norm_cfg),
+        in_channels=[64, 128, 256, 512], out_channels=64, norm_cfg=norm_cfg
+    ),
     rpn_head=dict(in_channels=64, feat_channels=64),
     roi_head=dict(
         bbox_roi_extractor=dict(out_channels=64),
         bbox_head=dict(in_channels=64, fc_out_channels=256, num_classes=5),
         mask_roi_extractor=dict(out_channels=64),
-        mask_head=dict(in_channels=64, conv_out_channels=64, num_classes=5)),
+        mask_head=dict(in_channels=64, conv_out_channels=64, num_classes=5),
+    ),
     train_cfg=dict(
         rpn_proposal=dict(nms_pre=500, max_per_img=250),
-        rcnn=dict(sampler=dict(num=64))),
-    test_cfg=dict(rpn=dict(nms_pre=500, max_per_img=250)))
+        rcnn=dict(sampler=dict(num=64)),
+    ),
+    test_cfg=dict(rpn=dict(nms_pre=500, max_per_img=250)),
+)
 
 data_root = '{{$SHAPES_ROOT:data/shapes}}/'
 metainfo = dict(
     classes=('circle', 'square', 'triangle', 'star', 'ring'),
-    palette=[(215, 50, 45), (60, 170, 70), (50, 95, 215), (235, 200, 40),
-             (180, 65, 190)])
+    palette=[
+        (215, 50, 45),
+        (60, 170, 70),
+        (50, 95, 215),
+        (235, 200, 40),
+        (180, 65, 190),
+    ],
+)
 
 train_pipeline = [
     dict(type='LoadImageFromFile'),
@@ -49,8 +60,14 @@ test_pipeline = [
     dict(type='LoadAnnotations', with_bbox=True, with_mask=True),
     dict(
         type='PackDetInputs',
-        meta_keys=('img_id', 'img_path', 'ori_shape', 'img_shape',
-                   'scale_factor')),
+        meta_keys=(
+            'img_id',
+            'img_path',
+            'ori_shape',
+            'img_shape',
+            'scale_factor',
+        ),
+    ),
 ]
 
 train_dataloader = dict(
@@ -64,7 +81,9 @@ train_dataloader = dict(
         data_prefix=dict(img='images/train/'),
         # Pictures without objects take part.
         filter_cfg=dict(_delete_=True, filter_empty_gt=False),
-        pipeline=train_pipeline))
+        pipeline=train_pipeline,
+    ),
+)
 val_dataloader = dict(
     num_workers=1,
     dataset=dict(
@@ -72,7 +91,9 @@ val_dataloader = dict(
         metainfo=metainfo,
         ann_file='annotations/instances_val.json',
         data_prefix=dict(img='images/val/'),
-        pipeline=test_pipeline))
+        pipeline=test_pipeline,
+    ),
+)
 test_dataloader = val_dataloader
 val_evaluator = dict(ann_file=data_root + 'annotations/instances_val.json')
 test_evaluator = val_evaluator
@@ -80,7 +101,8 @@ test_evaluator = val_evaluator
 optim_wrapper = dict(
     type='OptimWrapper',
     optimizer=dict(type='AdamW', lr=0.001, weight_decay=0.0001),
-    clip_grad=dict(max_norm=35, norm_type=2))
+    clip_grad=dict(max_norm=35, norm_type=2),
+)
 # 40 iterations an epoch.
 param_scheduler = [
     dict(type='PreciseLinearWarmup', by_epoch=False, begin=0, end=40),
@@ -90,7 +112,8 @@ param_scheduler = [
         end=6,
         by_epoch=True,
         milestones=[5],
-        gamma=0.1),
+        gamma=0.1,
+    ),
 ]
 train_cfg = dict(type='EpochBasedTrainLoop', max_epochs=6, val_interval=3)
 val_cfg = dict(type='ValLoop')
@@ -100,5 +123,6 @@ default_hooks = dict(
     logger=dict(interval=10),
     checkpoint=dict(interval=3, max_keep_ckpts=2),
     # With --show-dir: every 16th validation picture.
-    visualization=dict(interval=16))
+    visualization=dict(interval=16),
+)
 randomness = dict(seed=0)

@@ -10,10 +10,10 @@ train_dataloader = dict(
     # Every batch is a full one, and an epoch a whole number of updates:
     # a checkpoint inside an accumulation would lose its gradient.
     batch_sampler=dict(type='AspectRatioBatchSampler', drop_last=True),
-    dataset=dict(data_root=data_root))
+    dataset=dict(data_root=data_root),
+)
 val_dataloader = dict(dataset=dict(data_root=data_root))
 test_dataloader = val_dataloader
 
-val_evaluator = dict(
-    ann_file=data_root + 'annotations/instances_val2017.json')
+val_evaluator = dict(ann_file=data_root + 'annotations/instances_val2017.json')
 test_evaluator = val_evaluator

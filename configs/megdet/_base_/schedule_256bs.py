@@ -7,7 +7,8 @@ optim_wrapper = dict(
     type='OptimWrapper',
     optimizer=dict(type='SGD', lr=0.04, momentum=0.9, weight_decay=0.0001),
     clip_grad=dict(max_norm=35, norm_type=2),
-    accumulative_counts=8)
+    accumulative_counts=8,
+)
 
 param_scheduler = [
     dict(
@@ -15,14 +16,16 @@ param_scheduler = [
         start_factor=0.001,
         by_epoch=False,
         begin=0,
-        end=8000),  # iterations: 1000 updates
+        end=8000,
+    ),  # iterations: 1000 updates
     dict(
         type='MultiStepLR',
         begin=0,
         end=24,
         by_epoch=True,
         milestones=[16, 22],
-        gamma=0.1)
+        gamma=0.1,
+    ),
 ]
 
 train_cfg = dict(type='EpochBasedTrainLoop', max_epochs=24, val_interval=1)
