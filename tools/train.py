@@ -53,8 +53,44 @@ def parse_args() -> argparse.Namespace:
         help='continue from this checkpoint; without a path, from the latest '
         'one in the work folder, or from the beginning if there is none',
     )
+    parser.add_argument(
+        '--bn-size',
+        type=bn_size,
+        default='layers',
+        help='take the statistics of BatchNorm over this many images, or '
+        "over those of all ranks ('none'); without it as the config says",
+    )
     add_common_options(parser)
     return parser.parse_args()
+
+
+def bn_size(text: str) -> int | None:
+    """Reads the value of ``--bn-size``."""
+    if text.lower() == 'none':
+        return None
+    if not text.isdecimal() or int(text) == 0:
+        raise argparse.ArgumentTypeError(
+            f"{text!r} is neither a positive number of images nor 'none'"
+        )
+    return int(text)
+
+
+def set_bn_size(cfg: Config, size: int | None) -> None:
+    """Makes SyncBNGroupHook override the layers' ``bn_size``.
+
+    (``norm_cfg.bn_size`` among ``--cfg-options`` changes a variable that the
+    model does not read any more.)
+    """
+    hooks = [
+        *cfg.get('default_hooks', {}).values(),
+        *(cfg.get('custom_hooks') or []),
+    ]
+    for hook in hooks:
+        if hook and hook.get('type') == 'SyncBNGroupHook':
+            hook.bn_size = size
+            return
+    hook = dict(type='SyncBNGroupHook', bn_size=size)
+    cfg.merge_from_dict(dict(default_hooks=dict(sync_bn_group=hook)))
 
 
 def apply_options(cfg: Config, args: argparse.Namespace) -> None:
@@ -69,6 +105,8 @@ def apply_options(cfg: Config, args: argparse.Namespace) -> None:
                 'in the config: the batch size that its learning rate is for.'
             )
         cfg.auto_scale_lr.enable = True
+    if args.bn_size != 'layers':
+        set_bn_size(cfg, args.bn_size)
     if args.resume == 'auto':
         latest = latest_checkpoint(cfg.work_dir)
         if latest is not None:

@@ -1,4 +1,5 @@
 # Copyright (c) mmdet_megdet contributors. All rights reserved.
 from .epoch_seed import EpochSeedHook
+from .sync_bn_group import SyncBNGroupHook
 
-__all__ = ['EpochSeedHook']
+__all__ = ['EpochSeedHook', 'SyncBNGroupHook']

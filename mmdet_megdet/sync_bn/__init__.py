@@ -1,6 +1,22 @@
 # Copyright (c) mmdet_megdet contributors. All rights reserved.
 """Cross-GPU batch normalisation."""
 
+from .convert import (
+    BatchNormReport,
+    convert_batch_norm,
+    report_batch_norm,
+    revert_to_batch_norm,
+)
 from .module import MegDetSyncBN
+from .resolve import resolve_bn_groups
+from .running_stats import pool_running_stats
 
-__all__ = ['MegDetSyncBN']
+__all__ = [
+    'BatchNormReport',
+    'MegDetSyncBN',
+    'convert_batch_norm',
+    'pool_running_stats',
+    'report_batch_norm',
+    'resolve_bn_groups',
+    'revert_to_batch_norm',
+]

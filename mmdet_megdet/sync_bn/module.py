@@ -10,7 +10,7 @@ from torch.nn import functional as F
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from .function import SyncBatchNormFunction
-from .groups import world_group
+from .groups import bn_group, check_bn_size, world_size
 
 
 @MODELS.register_module()
@@ -20,10 +20,10 @@ class MegDetSyncBN(_BatchNorm):
     'Synchronised BatchNorm' has no single definition. This one is the
     strict one: in training mode output, input gradient and running
     statistics are those of **one** ``nn.BatchNorm`` that sees the batches of
-    all ranks concatenated. Each rank weighs in with its number of
-    positions, so ranks may have unequal batches, or none, and the variance
-    between the ranks' means is part of the variance. (Averaging per-rank
-    variances drops that part and is exact only if all means agree.)
+    all ranks of a BN group concatenated. Each rank weighs in with its number
+    of positions, so ranks may have unequal batches, or none, and the
+    variance between the ranks' means is part of the variance. (Averaging
+    per-rank variances drops that part; it is exact only if all means agree.)
     The statistics are taken in float32 or wider and combined in float64,
     under autocast too.
 
@@ -33,7 +33,15 @@ class MegDetSyncBN(_BatchNorm):
 
     It is plain ``torch.nn.functional.batch_norm``, bit for bit and without
     communication, in eval mode, where no process group is initialised, and
-    where that has a single rank. An empty batch passes through.
+    in BN groups of one rank. An empty batch passes through.
+
+    **BN groups** count images, as in the paper: statistics are taken over
+    ``bn_size`` images, which with b images per GPU are those of ``bn_size /
+    b`` consecutive ranks. The layer cannot know b. ``SyncBNGroupHook`` tells
+    it, or :func:`~mmdet_megdet.sync_bn.resolve_bn_groups` without MMEngine;
+    until then training in a distributed run is an error. With several
+    groups the running statistics differ from group to group until they are
+    pooled, which the hook does before validation and checkpoints.
 
     What the caller has to see to:
 
@@ -57,17 +65,45 @@ class MegDetSyncBN(_BatchNorm):
         affine (bool): Learn weight and bias. Defaults to True.
         track_running_stats (bool): Keep running statistics. Without them
             eval mode normalises by the local batch. Defaults to True.
+        bn_size (int, optional): Number of images over which statistics are
+            taken. Defaults to None: those of all ranks.
+
+    Attributes:
+        ranks_per_group (int or None): Ranks in a BN group, as resolved; None
+            stands for all ranks if ``bn_size`` is None, and for 'not
+            resolved yet' otherwise.
 
     Raises:
+        RuntimeError: If ``bn_size`` is not resolved when training begins in
+            a distributed run.
         ValueError: If an input has fewer than two dimensions or not
             ``num_features`` channels; without communication, also if a
             training batch has one value per channel, as in ``nn.BatchNorm``.
 
     Examples:
-        >>> norm_cfg = dict(type='MegDetSyncBN', requires_grad=True)
+        >>> norm_cfg = dict(type='MegDetSyncBN', bn_size=32)
 
     Source: MegDet (Peng et al., CVPR 2018), section 3.2.
     """
+
+    def __init__(
+        self,
+        num_features: int,
+        eps: float = 1e-5,
+        momentum: float | None = 0.1,
+        affine: bool = True,
+        track_running_stats: bool = True,
+        bn_size: int | None = None,
+    ) -> None:
+        super().__init__(
+            num_features, eps, momentum, affine, track_running_stats
+        )
+        check_bn_size(bn_size)
+        self.bn_size = bn_size
+        self.ranks_per_group: int | None = None
+
+    def extra_repr(self) -> str:
+        return f'{super().extra_repr()}, bn_size={self.bn_size}'
 
     def _check_input_dim(self, input: Tensor) -> None:
         if input.dim() < 2 or input.shape[1] != self.num_features:
@@ -79,7 +115,7 @@ class MegDetSyncBN(_BatchNorm):
     def forward(self, input: Tensor) -> Tensor:
         """Normalise ``input`` of shape ``(N, C, *)``."""
         self._check_input_dim(input)
-        group = world_group(input.device) if self.training else None
+        group = self._group(input.device) if self.training else None
         if group is not None:
             return self._forward_synced(input, group)
         if input.numel() == 0:
@@ -87,6 +123,21 @@ class MegDetSyncBN(_BatchNorm):
         if self.training and self.track_running_stats and _in_recomputation():
             return self._forward_recomputed(input)
         return super().forward(input)
+
+    def _group(
+        self, device: torch.device
+    ) -> torch.distributed.ProcessGroup | None:
+        if self.bn_size is not None and self.ranks_per_group is None:
+            if world_size() == 1:
+                return None
+            raise RuntimeError(
+                f'bn_size={self.bn_size} counts images, and this layer has '
+                'not been told how many each rank sees. Add '
+                "default_hooks=dict(sync_bn_group=dict(type='SyncBNGroupHook'"
+                ')) to the config, or call resolve_bn_groups(model, '
+                'images_per_gpu) before training.'
+            )
+        return bn_group(self.ranks_per_group, device)
 
     def _forward_synced(
         self, input: Tensor, group: torch.distributed.ProcessGroup

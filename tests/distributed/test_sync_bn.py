@@ -19,7 +19,7 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.utils.checkpoint import checkpoint
 
 from mmdet_megdet.sync_bn import MegDetSyncBN
-from mmdet_megdet.sync_bn.groups import world_group
+from mmdet_megdet.sync_bn.groups import bn_group
 from tests.distributed.ranks import run_ranks
 
 # Tolerances, in units of float32's roundoff. The layer centres its input
@@ -392,9 +392,9 @@ def test_copies_of_a_used_layer_synchronise():
 
 def group_facts(rank, world_size):
     device = torch.device('cpu')
-    group = world_group(device)
+    group = bn_group(None, device)
     facts = [
-        group is world_group(device),
+        group is bn_group(None, device),
         group is not dist.group.WORLD,
         dist.get_process_group_ranks(group) == list(range(world_size)),
         group._get_backend(device).options._timeout == timedelta(seconds=90),
@@ -403,7 +403,7 @@ def group_facts(rank, world_size):
     dist.barrier()
     store = dist.distributed_c10d._get_default_store()
     dist.destroy_process_group()
-    facts.append(world_group(device) is None)
+    facts.append(bn_group(None, device) is None)
     dist.init_process_group(
         'gloo',
         store=dist.PrefixStore('again', store),
@@ -411,7 +411,7 @@ def group_facts(rank, world_size):
         world_size=world_size,
         timeout=timedelta(seconds=45),
     )
-    again = world_group(device)
+    again = bn_group(None, device)
     facts.append(again is not group)
     facts.append(
         again._get_backend(device).options._timeout == timedelta(seconds=45)
@@ -426,7 +426,7 @@ def test_the_group_is_the_layers_own():
 def one_rank(rank, world_size):
     plain, layer = nn.BatchNorm2d(CHANNELS), MegDetSyncBN(CHANNELS)
     x = torch.randn(2, CHANNELS, 4, 4)
-    return torch.equal(plain(x), layer(x)), world_group(x.device)
+    return torch.equal(plain(x), layer(x)), bn_group(None, x.device)
 
 
 def test_a_job_of_one_rank_is_plain_batch_norm():

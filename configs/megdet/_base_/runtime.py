@@ -8,7 +8,9 @@ custom_imports = dict(imports=['mmdet_megdet'], allow_failed_imports=False)
 default_hooks = dict(
     # Generators are reseeded by (seed, epoch, rank), so that a resumed run
     # draws what an uninterrupted one would have drawn.
-    epoch_seed=dict(type='EpochSeedHook')
+    epoch_seed=dict(type='EpochSeedHook'),
+    # Makes the layers' bn_size hold, and pools running statistics.
+    sync_bn_group=dict(type='SyncBNGroupHook'),
 )
 
 # DDP on GPUs and CPUs alike. Buffers are not broadcast from rank 0.

@@ -1,0 +1,113 @@
+# Copyright (c) mmdet_megdet contributors. All rights reserved.
+"""BN groups in the Runner: made before training, pooled before saving."""
+
+from __future__ import annotations
+
+import logging
+from typing import Literal
+
+from mmengine.hooks import CheckpointHook, EMAHook, Hook
+from mmengine.logging import print_log
+from mmengine.registry import HOOKS
+from mmengine.runner import Runner
+from torch import nn
+
+from ..runtime.batch import images_per_gpu
+from ..sync_bn import pool_running_stats, resolve_bn_groups
+from ..sync_bn.groups import world_size
+
+
+@HOOKS.register_module()
+class SyncBNGroupHook(Hook):
+    """Take BatchNorm's statistics over a given number of images.
+
+    Contract:
+
+    - Before training it tells every ``MegDetSyncBN`` how many consecutive
+      ranks hold ``bn_size`` images, from the train dataloader's images per
+      GPU and the world size, and makes the process groups. Images, not
+      ranks: 32 images are 8 ranks with 4 each, or 4 ranks with 8 each.
+    - Before validation, before testing and before a checkpoint it pools the
+      running statistics over all ranks
+      (:func:`~mmdet_megdet.sync_bn.pool_running_stats`), those of an EMA
+      copy included: one small all-reduce. Where all ranks synchronise
+      together the buffers stay as they are, bit for bit.
+
+    It runs ahead of ``SyncBuffersHook``, which then averages what is equal
+    already. (Alone that hook would drop the variance between groups.)
+
+    Args:
+        bn_size (int, optional): Overrides the layers' own ``bn_size``. None
+            stands for the images of all ranks. Defaults to 'layers', which
+            leaves it to them.
+
+    Raises:
+        ValueError: Before training, on every rank, if the ranks cannot be
+            split so, with the nearest sizes that can be had.
+
+    Examples:
+        >>> norm_cfg = dict(type='MegDetSyncBN', bn_size=32)
+        >>> default_hooks = dict(sync_bn_group=dict(type='SyncBNGroupHook'))
+    """
+
+    priority = 'ABOVE_NORMAL'
+
+    def __init__(
+        self, bn_size: int | Literal['layers'] | None = 'layers'
+    ) -> None:
+        self.bn_size = bn_size
+
+    def before_train(self, runner: Runner) -> None:
+        """Make the BN groups."""
+        images = images_per_gpu(runner.train_dataloader)
+        groups = resolve_bn_groups(runner.model, images, self.bn_size)
+        if not groups:
+            print_log(
+                'SyncBNGroupHook: the model has no MegDetSyncBN layer, so no '
+                'BatchNorm synchronises.',
+                logger='current',
+                level=logging.WARNING,
+            )
+        for ranks, layers in sorted(groups.items()):
+            print_log(
+                f'SyncBNGroupHook: {layers} MegDetSyncBN layers take their '
+                f'statistics over {ranks * images} images: {ranks} of '
+                f'{world_size()} ranks x {images} images per GPU'
+                + (' (no communication)' if ranks == 1 else ''),
+                logger='current',
+            )
+
+    def after_train_iter(self, runner: Runner, *args, **kwargs) -> None:
+        """Pool ahead of a checkpoint that counts iterations."""
+        if any(
+            _saves_after_this_iteration(hook, runner) for hook in runner.hooks
+        ):
+            self._pool(runner)
+
+    def after_train_epoch(self, runner: Runner) -> None:
+        """Pool ahead of a checkpoint that counts epochs."""
+        self._pool(runner)
+
+    def before_val(self, runner: Runner) -> None:
+        """Pool ahead of validation."""
+        self._pool(runner)
+
+    def before_test(self, runner: Runner) -> None:
+        """Pool ahead of testing."""
+        self._pool(runner)
+
+    def _pool(self, runner: Runner) -> None:
+        models: list[nn.Module] = [runner.model]
+        for hook in runner.hooks:
+            # EMAHook swaps its buffers with the model's later.
+            if isinstance(hook, EMAHook) and hasattr(hook, 'ema_model'):
+                models.append(hook.ema_model)
+        pool_running_stats(*models)
+
+
+def _saves_after_this_iteration(hook: Hook, runner: Runner) -> bool:
+    if not isinstance(hook, CheckpointHook) or hook.by_epoch:
+        return False
+    return hook.every_n_train_iters(
+        runner, hook.interval, hook.save_begin
+    ) or (hook.save_last and hook.is_last_train_iter(runner))

@@ -1,0 +1,91 @@
+# Copyright (c) mmdet_megdet contributors. All rights reserved.
+"""Compressing gradients on their way: DDP's communication hooks by name."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Mapping
+
+import torch.distributed as dist
+from torch.distributed.algorithms.ddp_comm_hooks import (
+    default_hooks,
+    powerSGD_hook,
+)
+from torch.nn.parallel import DistributedDataParallel
+
+_POWER_SGD = 'powerSGD'
+_HOOKS = {
+    'fp16_compress': default_hooks.fp16_compress_hook,
+    'bf16_compress': default_hooks.bf16_compress_hook,
+    _POWER_SGD: powerSGD_hook.powerSGD_hook,
+}
+
+
+def register_comm_hook(
+    model: DistributedDataParallel, comm_hook: str | Mapping
+) -> None:
+    """Let DDP send its gradients through one of PyTorch's hooks.
+
+    Args:
+        model (DistributedDataParallel): Just wrapped; it takes one hook.
+        comm_hook (str or Mapping): 'fp16_compress', 'bf16_compress' or
+            'powerSGD'; or a mapping with such a ``type`` and the hook's
+            arguments, which only 'powerSGD' has: those of PyTorch's
+            ``PowerSGDState``, such as ``matrix_approximation_rank`` and
+            ``start_powerSGD_iter`` (counted in optimizer updates).
+
+    Raises:
+        ValueError: If there is no such hook, or it has no such argument, or
+            an argument has an impossible value.
+        RuntimeError: If this build of PyTorch cannot do it.
+    """
+    options = dict(
+        comm_hook if isinstance(comm_hook, Mapping) else dict(type=comm_hook)
+    )
+    name = options.pop('type', None)
+    if name not in _HOOKS:
+        raise ValueError(
+            f'comm_hook={comm_hook!r} names no communication hook: choose '
+            f'{", ".join(_HOOKS)}, as a name or as dict(type=name, ...).'
+        )
+    allowed = _arguments(name)
+    unknown = sorted(set(options) - set(allowed))
+    if unknown:
+        raise ValueError(
+            f'comm_hook {name} has no argument {", ".join(unknown)}; it takes '
+            f'{", ".join(allowed) or "none"}.'
+        )
+    group, hook = model.process_group, _HOOKS[name]
+    if name == _POWER_SGD:
+        state = powerSGD_hook.PowerSGDState(group, **options)
+    else:
+        state = group
+    if dist.get_backend(group) == 'gloo':
+        hook = _unnamed(hook)
+    try:
+        model.register_comm_hook(state, hook)
+    except TypeError as error:
+        raise RuntimeError(
+            f'comm_hook {name} does not work with this build of PyTorch and '
+            f'the {dist.get_backend(group)} backend: {error}'
+        ) from error
+
+
+def _arguments(name: str) -> list[str]:
+    if name != _POWER_SGD:
+        return []
+    parameters = inspect.signature(powerSGD_hook.PowerSGDState).parameters
+    return [p for p in parameters if p != 'process_group']
+
+
+def _unnamed(hook):
+    """The same hook under no name of PyTorch's.
+
+    PyTorch refuses the bfloat16 one by its name wherever it was built
+    without CUDA and NCCL. gloo reduces bfloat16.
+    """
+
+    def call(state, bucket):
+        return hook(state, bucket)
+
+    return call

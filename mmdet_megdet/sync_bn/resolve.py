@@ -1,0 +1,52 @@
+# Copyright (c) mmdet_megdet contributors. All rights reserved.
+"""Telling a model's layers how many ranks make a BN group."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import Literal
+
+import torch
+from torch import nn
+
+from .groups import bn_group, check_bn_size, ranks_per_group, world_size
+from .module import MegDetSyncBN
+
+
+def resolve_bn_groups(
+    model: nn.Module,
+    images_per_gpu: int,
+    bn_size: int | Literal['layers'] | None = 'layers',
+) -> dict[int, int]:
+    """Turn ``bn_size`` images into ranks, for every layer of a model.
+
+    All ranks call it once, after the process group is initialised and before
+    training; again if the number of images changes. It also makes the
+    process groups, those of one size after those of another, so that all
+    ranks do so in the same order.
+
+    Args:
+        model (nn.Module): A model, wrapped or not.
+        images_per_gpu (int): Images that each rank sees at once.
+        bn_size (int, optional): Overrides what the layers say; None stands
+            for all ranks. Defaults to 'layers', which leaves it to them.
+
+    Returns:
+        dict[int, int]: Ranks per group, and how many layers have such groups.
+
+    Raises:
+        ValueError: If the ranks cannot be split so. Nothing is changed then.
+    """
+    if images_per_gpu < 1:
+        raise ValueError(f'images_per_gpu={images_per_gpu} must be positive.')
+    if bn_size != 'layers':
+        check_bn_size(bn_size)
+    layers = [m for m in model.modules() if isinstance(m, MegDetSyncBN)]
+    sizes = [m.bn_size if bn_size == 'layers' else bn_size for m in layers]
+    ranks = [ranks_per_group(s, images_per_gpu, world_size()) for s in sizes]
+    for layer, size, number in zip(layers, sizes, ranks, strict=True):
+        layer.bn_size, layer.ranks_per_group = size, number
+    tensor = next(model.parameters(), torch.empty(0))
+    for number in sorted(set(ranks)):
+        bn_group(number, tensor.device)
+    return dict(Counter(ranks))

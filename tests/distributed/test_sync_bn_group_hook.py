@@ -1,0 +1,189 @@
+# Copyright (c) mmdet_megdet contributors. All rights reserved.
+"""BN groups through the stock Runner: resolved, pooled, saved."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+import torch
+from mmengine.config import Config
+from mmengine.hooks import CheckpointHook, Hook
+from mmengine.registry import HOOKS
+from mmengine.runner import Runner
+
+from mmdet_megdet.hooks import SyncBNGroupHook
+from mmdet_megdet.runtime import adapt_config
+from tests.distributed.ranks import run_ranks
+from tests.tools.command import TINY_CONFIG
+
+STATS = ('norm.running_mean', 'norm.running_var')
+
+
+@HOOKS.register_module(force=True)
+class BufferRecorder(Hook):
+    """Notes the buffers before and after SyncBNGroupHook has its turn."""
+
+    def __init__(self, early: bool) -> None:
+        self.priority = 'HIGH' if early else 'BELOW_NORMAL'
+        self.seen = []
+
+    def _note(self, runner):
+        norm = runner.model.module.norm
+        self.seen.append(
+            torch.stack([norm.running_mean, norm.running_var]).double()
+        )
+
+    def after_train_epoch(self, runner):
+        self._note(runner)
+
+
+def train(rank, world_size, work_dir, options):
+    os.environ['LOCAL_RANK'] = str(rank)
+    cfg = Config.fromfile(TINY_CONFIG)
+    cfg.custom_hooks = [
+        dict(type='BufferRecorder', early=True),
+        dict(type='BufferRecorder', early=False),
+    ]
+    cfg.default_hooks.sync_bn_group = dict(type='SyncBNGroupHook')
+    cfg.train_cfg.max_epochs = 2
+    cfg.merge_from_dict(options)
+    cfg.custom_hooks += cfg.pop('more_hooks', [])
+    cfg.merge_from_dict(
+        dict(
+            launcher='pytorch',
+            work_dir=work_dir,
+            log_level='ERROR',
+            train_dataloader=dict(batch_size=2, num_workers=0),
+        )
+    )
+    runner = Runner.from_cfg(adapt_config(cfg))
+    try:
+        runner.train()
+    except ValueError as error:
+        return str(error)
+    seen = [h.seen for h in runner.hooks if isinstance(h, BufferRecorder)]
+    return dict(
+        before=seen[0],
+        after=seen[1],
+        ranks=runner.model.module.norm.ranks_per_group,
+        bn_size=runner.model.module.norm.bn_size,
+    )
+
+
+def pooled(stats):
+    """Of all ranks' ``(mean, var)``."""
+    mean, var = torch.stack(stats).unbind(1)
+    return torch.stack([mean.mean(0), var.mean(0) + mean.var(0, False)])
+
+
+def assert_pooled_at_each_epoch(results):
+    for epoch in range(2):
+        before = [r['before'][epoch] for r in results]
+        assert not torch.equal(before[0], before[-1])
+        expected = pooled(before)
+        for result in results:
+            after = result['after'][epoch]
+            assert torch.equal(after, results[0]['after'][epoch])
+            # One rounding to float32.
+            assert (
+                (after - expected).abs() <= 2.0**-24 * expected.abs()
+            ).all()
+
+
+def saved(work_dir, name):
+    path = Path(work_dir, f'{name}.pth')
+    return torch.load(path, weights_only=False)
+
+
+def test_groups_and_pooled_checkpoints(tmp_path):
+    results = run_ranks(train, 4, str(tmp_path), {'model.norm_cfg.bn_size': 4})
+    assert [r['ranks'] for r in results] == [2] * 4
+    assert_pooled_at_each_epoch(results)
+    # The ranks of a group agree before pooling already.
+    for first, second in ((0, 1), (2, 3)):
+        for epoch in range(2):
+            assert torch.equal(
+                results[first]['before'][epoch],
+                results[second]['before'][epoch],
+            )
+    state = saved(tmp_path, 'epoch_2')['state_dict']
+    for row, key in enumerate(STATS):
+        assert torch.equal(state[key].double(), results[0]['after'][1][row])
+
+
+@pytest.mark.parametrize(
+    ('hook_size', 'bn_size', 'ranks'), [(2, 2, 1), (None, None, 2)]
+)
+def test_the_hook_overrides_the_layers(tmp_path, hook_size, bn_size, ranks):
+    options = {
+        'model.norm_cfg.bn_size': 4,
+        'default_hooks.sync_bn_group.bn_size': hook_size,
+    }
+    for result in run_ranks(train, 2, str(tmp_path), options):
+        assert result['bn_size'] == bn_size
+        assert result['ranks'] == ranks
+
+
+def test_an_indivisible_size_stops_every_rank(tmp_path):
+    options = {'model.norm_cfg.bn_size': 6}
+    for message in run_ranks(train, 2, str(tmp_path), options):
+        assert 'bn_size=6 cannot be had from 2 rank(s) with 2' in message
+        assert 'nearest BN sizes are 4;' in message
+
+
+def test_beside_sync_buffers_hook(tmp_path):
+    """Alone it would average variances, after which nothing is to pool."""
+    options = {
+        'model.norm_cfg.bn_size': 2,
+        'more_hooks': [dict(type='SyncBuffersHook')],
+    }
+    results = run_ranks(train, 2, str(tmp_path), options)
+    assert_pooled_at_each_epoch(results)
+
+
+def test_ema_copy_is_pooled_too(tmp_path):
+    options = {
+        'model.norm_cfg.bn_size': 2,
+        'more_hooks': [
+            dict(type='EMAHook', momentum=0.5, update_buffers=True)
+        ],
+    }
+    results = run_ranks(train, 2, str(tmp_path), options)
+    assert_pooled_at_each_epoch(results)
+    checkpoint = saved(tmp_path, 'epoch_2')
+    # EMAHook saves its average as the model's state, and the other way round.
+    ema, model = checkpoint['state_dict'], checkpoint['ema_state_dict']
+    for row, key in enumerate(STATS):
+        after = results[0]['after'][1][row]
+        assert torch.equal(model[f'module.{key}'].double(), after)
+        assert not torch.equal(ema[key], model[f'module.{key}'])
+
+
+def test_pooling_ahead_of_a_checkpoint_that_counts_iterations(
+    tmp_path, monkeypatch
+):
+    pooled_after = []
+
+    def note(self, runner):
+        pooled_after.append(runner.iter + 1)
+
+    monkeypatch.setattr(SyncBNGroupHook, '_pool', note)
+
+    class OneRank:
+        iter = 0
+        max_iters = 7
+        hooks = ()
+
+    hook = SyncBNGroupHook()
+    runner = OneRank()
+    runner.hooks = [CheckpointHook(by_epoch=False, interval=3), hook]
+    for runner.iter in range(7):
+        hook.after_train_iter(runner, 0)
+    # Every third, and the last one.
+    assert pooled_after == [3, 6, 7]
+    runner.hooks = [CheckpointHook(by_epoch=True, interval=1), hook]
+    pooled_after.clear()
+    hook.after_train_iter(runner, 0)
+    assert pooled_after == []
