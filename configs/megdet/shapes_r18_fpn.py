@@ -109,19 +109,19 @@ param_scheduler = [
     dict(
         type='MultiStepLR',
         begin=0,
-        end=6,
+        end=4,
         by_epoch=True,
-        milestones=[5],
+        milestones=[3],
         gamma=0.1,
     ),
 ]
-train_cfg = dict(type='EpochBasedTrainLoop', max_epochs=6, val_interval=3)
+train_cfg = dict(type='EpochBasedTrainLoop', max_epochs=4, val_interval=2)
 val_cfg = dict(type='ValLoop')
 test_cfg = dict(type='TestLoop')
 
 default_hooks = dict(
     logger=dict(interval=10),
-    checkpoint=dict(interval=3, max_keep_ckpts=2),
+    checkpoint=dict(interval=2, max_keep_ckpts=2),
     # With --show-dir: every 16th validation picture.
     visualization=dict(interval=16),
 )

@@ -14,6 +14,11 @@ from torch.distributed.algorithms.ddp_comm_hooks import (
 from torch.nn.parallel import DistributedDataParallel
 
 _POWER_SGD = 'powerSGD'
+# A detector's layer may have a gradient of all zeros: a mask head has, where no
+# picture of the batch has an object. With PyTorch's defaults (0 and True) such
+# a gradient becomes NaN. With a positive epsilon and a warm start it becomes
+# zero, and so do all later ones of that layer, which start from it.
+_POWER_SGD_DEFAULTS = dict(orthogonalization_epsilon=1e-12, warm_start=False)
 _HOOKS = {
     'fp16_compress': default_hooks.fp16_compress_hook,
     'bf16_compress': default_hooks.bf16_compress_hook,
@@ -32,7 +37,11 @@ def register_comm_hook(
             'powerSGD'; or a mapping with such a ``type`` and the hook's
             arguments, which only 'powerSGD' has: those of PyTorch's
             ``PowerSGDState``, such as ``matrix_approximation_rank`` and
-            ``start_powerSGD_iter`` (counted in optimizer updates).
+            ``start_powerSGD_iter`` (counted in optimizer updates). Unlike
+            there ``orthogonalization_epsilon`` defaults to 1e-12 and
+            ``warm_start`` to False, so that a gradient of all zeros does no
+            harm. Its state is in no checkpoint: after a resume it starts
+            anew, with ``start_powerSGD_iter`` uncompressed updates.
 
     Raises:
         ValueError: If there is no such hook, or it has no such argument, or
@@ -57,7 +66,9 @@ def register_comm_hook(
         )
     group, hook = model.process_group, _HOOKS[name]
     if name == _POWER_SGD:
-        state = powerSGD_hook.PowerSGDState(group, **options)
+        state = powerSGD_hook.PowerSGDState(
+            group, **{**_POWER_SGD_DEFAULTS, **options}
+        )
     else:
         state = group
     if dist.get_backend(group) == 'gloo':

@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from mmengine.config import Config
 
 _OURS = 'MegDetDistributedDataParallel'
@@ -32,10 +34,12 @@ def adapt_config(cfg: Config) -> Config:
     Raises:
         ConfigError: If ``cfg.find_unused_parameters`` contradicts
             ``cfg.model_wrapper_cfg``, or the wrapper is the user's own and
-            would not hear of it.
+            would not hear of it; or if ``cfg.sync_bn`` would undo
+            ``MegDetSyncBN``.
     """
     cfg = cfg.copy()
     wrapper = dict(cfg.get('model_wrapper_cfg') or {})
+    _check_sync_bn(cfg, wrapper)
     asked = cfg.get('find_unused_parameters')
     said = wrapper.get('find_unused_parameters')
     if asked is not None and said is not None and asked != said:
@@ -57,6 +61,35 @@ def adapt_config(cfg: Config) -> Config:
         )
     cfg.model_wrapper_cfg = wrapper
     return cfg
+
+
+def _check_sync_bn(cfg: Config, wrapper: dict) -> None:
+    sync_bn = cfg.get('sync_bn')
+    if sync_bn is None:
+        return
+    if wrapper.get('convert_bn'):
+        ours = 'model_wrapper_cfg.convert_bn makes every BatchNorm'
+    elif _mentions(cfg.get('model'), 'MegDetSyncBN'):
+        ours = 'the model has'
+    else:
+        return
+    raise ConfigError(
+        f'{ours} MegDetSyncBN, and sync_bn={sync_bn!r} makes MMEngine replace '
+        'every BatchNorm, that one too, by its own SyncBN before training. '
+        'Remove sync_bn from the config (--cfg-options sync_bn=None).'
+    )
+
+
+def _mentions(node: Any, type_name: str) -> bool:
+    """Whether a ``type`` anywhere in a config has this name."""
+    if isinstance(node, dict):
+        kind = node.get('type')
+        return type_name in (kind, getattr(kind, '__name__', None)) or any(
+            _mentions(value, type_name) for value in node.values()
+        )
+    if isinstance(node, list | tuple):
+        return any(_mentions(value, type_name) for value in node)
+    return False
 
 
 def check_auto_scale_lr(cfg: Config, world_size: int) -> None:

@@ -4,13 +4,23 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Sequence
+import logging
+from collections import Counter
+from collections.abc import Mapping, Sequence
 
 import torch
+from mmengine.logging import print_log
 from mmengine.model import MMDistributedDataParallel
 from mmengine.registry import MODEL_WRAPPERS
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
+
+from ..sync_bn import (
+    BatchNormReport,
+    convert_batch_norm,
+    report_batch_norm,
+)
+from .comm_hook import register_comm_hook
 
 # torch 2.13 calls it by another name and warns at the old one.
 _DDP_OPTIONS = inspect.signature(DistributedDataParallel).parameters
@@ -40,10 +50,31 @@ class MegDetDistributedDataParallel(MMDistributedDataParallel):
             others' before each forward. Defaults to False.
         find_unused_parameters (bool): Whether parameters may stay without a
             gradient in an iteration. Defaults to False.
+        convert_bn (bool): Whether every BatchNorm of the model becomes a
+            ``MegDetSyncBN`` before it is wrapped
+            (:func:`~mmdet_megdet.sync_bn.convert_batch_norm`). Defaults to
+            False.
+        bn_size (int, optional): Number of images over which the converted
+            layers take their statistics; needs ``SyncBNGroupHook``. Defaults
+            to None: those of all ranks.
+        comm_hook (str or Mapping, optional): How gradients are compressed on
+            their way: 'fp16_compress', 'bf16_compress', 'powerSGD', or a
+            mapping with that ``type`` and arguments
+            (:func:`~mmdet_megdet.runtime.comm_hook.register_comm_hook`).
+            Defaults to None: not at all.
         **kwargs: Passed to :class:`MMDistributedDataParallel`.
 
+    Raises:
+        ValueError: If ``bn_size`` is given without ``convert_bn``,
+            ``comm_hook`` is unknown, or the model has ``nn.SyncBatchNorm``
+            on the CPU.
+
     Examples:
-        >>> model_wrapper_cfg = dict(type='MegDetDistributedDataParallel')
+        >>> model_wrapper_cfg = dict(
+        ...     type='MegDetDistributedDataParallel',
+        ...     convert_bn=True,
+        ...     comm_hook=dict(type='powerSGD', matrix_approximation_rank=2),
+        ... )
     """
 
     def __init__(
@@ -52,9 +83,23 @@ class MegDetDistributedDataParallel(MMDistributedDataParallel):
         device_ids: Sequence[int | torch.device] | None = None,
         broadcast_buffers: bool = False,
         find_unused_parameters: bool = False,
+        convert_bn: bool = False,
+        bn_size: int | None = None,
+        comm_hook: str | Mapping | None = None,
         **kwargs,
     ) -> None:
+        if bn_size is not None and not convert_bn:
+            raise ValueError(
+                f'bn_size={bn_size} is for the layers that convert_bn=True '
+                'converts. Set that too; or, for layers that the model has as '
+                'MegDetSyncBN already, norm_cfg.bn_size or '
+                'SyncBNGroupHook(bn_size=...).'
+            )
+        if convert_bn:
+            convert_batch_norm(module, bn_size)
         on_cpu = all(p.device.type == 'cpu' for p in module.parameters())
+        if on_cpu:
+            _check_no_torch_sync_bn(module)
         super().__init__(
             module=module,
             device_ids=None if on_cpu else device_ids,
@@ -62,3 +107,76 @@ class MegDetDistributedDataParallel(MMDistributedDataParallel):
             **{_BROADCAST: broadcast_buffers},
             **kwargs,
         )
+        if comm_hook is not None:
+            register_comm_hook(self, comm_hook)
+        self._convert_bn = convert_bn
+        self._bn_reported = False
+
+    def train(self, mode: bool = True) -> MegDetDistributedDataParallel:
+        """Set the mode; the first time, log which BatchNorms synchronise.
+
+        Not before, because mmdet's backbones put layers into eval mode here
+        (``norm_eval``, ``frozen_stages``).
+        """
+        super().train(mode)
+        if mode and not self._bn_reported:
+            self._bn_reported = True
+            _log(report_batch_norm(self.module), self._convert_bn)
+        return self
+
+
+def _check_no_torch_sync_bn(module: nn.Module) -> None:
+    names = [
+        name
+        for name, layer in module.named_modules()
+        if isinstance(layer, nn.SyncBatchNorm)
+    ]
+    if names:
+        raise ValueError(
+            f'{len(names)} layers are nn.SyncBatchNorm, which does not run on '
+            f'the CPU: {_some(names)}. If the config sets sync_bn, remove it: '
+            'it replaces every BatchNorm, MegDetSyncBN too. If its norm_cfg '
+            'says SyncBN, write MegDetSyncBN, or set '
+            'model_wrapper_cfg.convert_bn=True.'
+        )
+
+
+def _log(report: BatchNormReport, convert_bn: bool) -> None:
+    ours = len(report.synced) + len(report.in_eval)
+    if not ours and not report.others and not convert_bn:
+        return
+    lines = [f'BatchNorm: {ours} layers are MegDetSyncBN']
+    if report.frozen:
+        lines.append(
+            f'{len(report.frozen)} of them have frozen weights and '
+            f'synchronise their statistics: {_some(report.frozen)}'
+        )
+    if report.in_eval:
+        lines.append(
+            f'{len(report.in_eval)} of them are in eval mode and do not '
+            f'synchronise (norm_eval, frozen_stages): {_some(report.in_eval)}'
+        )
+    if report.others:
+        kinds = Counter(report.others.values())
+        listed = ', '.join(f'{n} {kind}' for kind, n in kinds.items())
+        lines.append(
+            f'{len(report.others)} more are none ({listed}): '
+            f'{_some(list(report.others))}'
+        )
+        if 'SyncBatchNorm' in kinds:
+            lines.append(
+                'if the config sets sync_bn, that has replaced every '
+                'BatchNorm by SyncBatchNorm, MegDetSyncBN too: remove it'
+            )
+    expected = convert_bn or ours
+    missed = report.in_eval or report.others or not ours
+    print_log(
+        '; '.join(lines) + '.',
+        logger='current',
+        level=logging.WARNING if expected and missed else logging.INFO,
+    )
+
+
+def _some(names: list[str], most: int = 5) -> str:
+    more = ['...'] if len(names) > most else []
+    return ', '.join(names[:most] + more)

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import warnings
+from collections.abc import Callable
 from statistics import median
 
 import torch
@@ -17,7 +18,7 @@ PASSES = 3 + 5
 COPY_BYTES = 1 << 30
 
 
-def elapsed(fn, repeats: int) -> float:
+def elapsed(fn: Callable[[], object], repeats: int) -> float:
     """Median seconds of ``fn()`` on the GPU."""
     times = []
     for _ in range(repeats):
@@ -75,7 +76,8 @@ def graph_replay(layer: nn.Module, batch: Batch) -> float | str:
         graph.replay()
         torch.cuda.synchronize()
         expected = forward_backward(layer, batch)
-        torch.testing.assert_close(captured, expected)
+        # Wide: a replay that went wrong is off by as much as the values.
+        torch.testing.assert_close(captured, expected, rtol=0.01, atol=0.01)
     except (RuntimeError, AssertionError) as error:
         return str(error).strip().splitlines()[0]
     return elapsed(graph.replay, 10)

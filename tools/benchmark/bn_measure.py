@@ -42,9 +42,7 @@ def make_batch(
     device: torch.device,
 ) -> Batch:
     """Standard normal numbers that differ from rank to rank."""
-    layout = (
-        torch.channels_last if channels_last else torch.contiguous_format
-    )
+    layout = torch.channels_last if channels_last else torch.contiguous_format
     generator = torch.Generator().manual_seed(dist.get_rank())
     x, dy = (
         torch.randn(shape, generator=generator)
@@ -75,9 +73,7 @@ def timed(layer: nn.Module, batch: Batch) -> tuple[float, float]:
     if batch.x.is_cuda:
         return _timed_on_gpu(layer, batch)
     times = [time.perf_counter()]
-    forward_backward(
-        layer, batch, lambda: times.append(time.perf_counter())
-    )
+    forward_backward(layer, batch, lambda: times.append(time.perf_counter()))
     times.append(time.perf_counter())
     return times[1] - times[0], times[2] - times[1]
 
