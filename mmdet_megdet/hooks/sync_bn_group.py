@@ -40,6 +40,9 @@ class SyncBNGroupHook(Hook):
         bn_size (int, optional): Overrides the layers' own ``bn_size``. None
             stands for the images of all ranks. Defaults to 'layers', which
             leaves it to them.
+        strict (bool): For debugging, let every layer check in every call
+            that all ranks of its group are in the same layer; slow. Defaults
+            to False.
 
     Raises:
         ValueError: Before training, on every rank, if the ranks cannot be
@@ -53,14 +56,19 @@ class SyncBNGroupHook(Hook):
     priority = 'ABOVE_NORMAL'
 
     def __init__(
-        self, bn_size: int | Literal['layers'] | None = 'layers'
+        self,
+        bn_size: int | Literal['layers'] | None = 'layers',
+        strict: bool = False,
     ) -> None:
         self.bn_size = bn_size
+        self.strict = strict
 
     def before_train(self, runner: Runner) -> None:
         """Make the BN groups."""
         images = images_per_gpu(runner.train_dataloader)
-        groups = resolve_bn_groups(runner.model, images, self.bn_size)
+        groups = resolve_bn_groups(
+            runner.model, images, self.bn_size, self.strict
+        )
         if not groups:
             print_log(
                 'SyncBNGroupHook: the model has no MegDetSyncBN layer, so no '

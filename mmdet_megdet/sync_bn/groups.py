@@ -127,5 +127,9 @@ def bn_group(
 def _timeout(
     group: dist.ProcessGroup, device: torch.device
 ) -> timedelta | None:
-    options = getattr(group._get_backend(device), 'options', None)
-    return getattr(options, '_timeout', None)
+    try:
+        options = group._get_backend(device).options
+    except (RuntimeError, AttributeError):
+        # A group written in Python has no backend and no timeout of its own.
+        return None
+    return options._timeout

@@ -11,6 +11,7 @@ from torch.nn.modules.batchnorm import _BatchNorm
 
 from .function import SyncBatchNormFunction
 from .groups import bn_group, check_bn_size, world_size
+from .order import check_same_layer
 
 
 @MODELS.register_module()
@@ -48,7 +49,7 @@ class MegDetSyncBN(_BatchNorm):
     - All ranks call the same synchronised layers in the same order, forward
       and backward. A rank that leaves one out pairs its collective with
       another layer's, or hangs; nothing can notice that without a host
-      synchronisation in every call.
+      synchronisation in every call. That is what ``strict_name`` is for.
     - Gradients of weight and bias are local. DDP averages them.
     - Under activation checkpointing the recomputation repeats the forward
       collective. It does not update the running statistics again.
@@ -72,6 +73,10 @@ class MegDetSyncBN(_BatchNorm):
         ranks_per_group (int or None): Ranks in a BN group, as resolved; None
             stands for all ranks if ``bn_size`` is None, and for 'not
             resolved yet' otherwise.
+        strict_name (str or None): For debugging, the name under which every
+            call is first compared with the other ranks', at the price of a
+            small collective and a host synchronisation. Defaults to None:
+            no check. :func:`~mmdet_megdet.sync_bn.resolve_bn_groups` sets it.
 
     Raises:
         RuntimeError: If ``bn_size`` is not resolved when training begins in
@@ -101,6 +106,7 @@ class MegDetSyncBN(_BatchNorm):
         check_bn_size(bn_size)
         self.bn_size = bn_size
         self.ranks_per_group: int | None = None
+        self.strict_name: str | None = None
 
     def extra_repr(self) -> str:
         return f'{super().extra_repr()}, bn_size={self.bn_size}'
@@ -142,6 +148,8 @@ class MegDetSyncBN(_BatchNorm):
     def _forward_synced(
         self, input: Tensor, group: torch.distributed.ProcessGroup
     ) -> Tensor:
+        if self.strict_name is not None:
+            check_same_layer(self.strict_name, group, input.device)
         output, mean, var, count = SyncBatchNormFunction.apply(
             input, self.weight, self.bias, self.eps, group
         )

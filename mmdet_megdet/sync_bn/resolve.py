@@ -17,6 +17,7 @@ def resolve_bn_groups(
     model: nn.Module,
     images_per_gpu: int,
     bn_size: int | Literal['layers'] | None = 'layers',
+    strict: bool = False,
 ) -> dict[int, int]:
     """Turn ``bn_size`` images into ranks, for every layer of a model.
 
@@ -30,6 +31,10 @@ def resolve_bn_groups(
         images_per_gpu (int): Images that each rank sees at once.
         bn_size (int, optional): Overrides what the layers say; None stands
             for all ranks. Defaults to 'layers', which leaves it to them.
+        strict (bool): For debugging, let every layer check in every call
+            that all ranks of its group are in the same layer, at the price
+            of a small collective and a host synchronisation. Defaults to
+            False.
 
     Returns:
         dict[int, int]: Ranks per group, and how many layers have such groups.
@@ -41,11 +46,18 @@ def resolve_bn_groups(
         raise ValueError(f'images_per_gpu={images_per_gpu} must be positive.')
     if bn_size != 'layers':
         check_bn_size(bn_size)
-    layers = [m for m in model.modules() if isinstance(m, MegDetSyncBN)]
+    names, layers = [], []
+    for name, module in model.named_modules():
+        if isinstance(module, MegDetSyncBN):
+            names.append(name)
+            layers.append(module)
     sizes = [m.bn_size if bn_size == 'layers' else bn_size for m in layers]
     ranks = [ranks_per_group(s, images_per_gpu, world_size()) for s in sizes]
-    for layer, size, number in zip(layers, sizes, ranks, strict=True):
+    for layer, name, size, number in zip(
+        layers, names, sizes, ranks, strict=True
+    ):
         layer.bn_size, layer.ranks_per_group = size, number
+        layer.strict_name = name if strict else None
     tensor = next(model.parameters(), torch.empty(0))
     for number in sorted(set(ranks)):
         bn_group(number, tensor.device)

@@ -20,20 +20,10 @@ from torch.utils.checkpoint import checkpoint
 
 from mmdet_megdet.sync_bn import MegDetSyncBN
 from mmdet_megdet.sync_bn.groups import bn_group
+from tests.distributed.parity import SUM, Case, U, parity_of_cases
 from tests.distributed.ranks import run_ranks
 
-# Tolerances, in units of float32's roundoff. The layer centres its input
-# before anything else, so errors are relative to the spread of the values
-# and not to their mean.
-#
-# Sums: at most 24 additions follow one another on the small inputs here, plus
-# up to 4 roundings in each summand.
-# Output: x - mean, times scale, plus shift, each rounded once; scale itself
-# carries half the variance's relative error, (24 + 4) / 2; 20 in all.
-# Input gradient: 7 roundings along (d * slope + dy + shift) * scale, and the
-# sums' errors in slope (28 + 28) and scale (14), on top of each other.
-U = 2.0**-24
-SUM, OUTPUT, GRADIENT = 28 * U, 20 * U, 80 * U
+CHANNELS = 3
 
 SHARES = {
     2: [(5, 0), (1, 7), (4, 4)],
@@ -41,139 +31,23 @@ SHARES = {
     8: [(1, 2, 0, 4, 1, 0, 3, 2), (0, 6, 0, 0, 0, 0, 0, 1)],
 }
 SPATIAL = [(), (7,), (4, 5), (3, 2, 4)]
-CHANNELS = 3
-
-
-def batch(shares, spatial, mean=0.0, dtype=torch.float32):
-    """The whole batch and the gradient of its output, on every rank alike."""
-    generator = torch.Generator().manual_seed(0)
-    shape = (sum(shares), CHANNELS, *spatial)
-    x = torch.randn(shape, generator=generator) + mean
-    # Images differ in level, as real ones do: the variance between ranks
-    # is a large part of the whole.
-    level = torch.randn(len(x), *[1] * (x.dim() - 1), generator=generator)
-    return (x + level).to(dtype), torch.randn(shape, generator=generator)
-
-
-def own(tensor, shares, rank):
-    return tensor.split(shares)[rank].detach().clone()
-
-
-def reference(shares, spatial, mean, dtype, layer, steps=1):
-    """One float64 BatchNorm on the whole batch."""
-    plain_type = [nn.BatchNorm1d, nn.BatchNorm1d, nn.BatchNorm2d]
-    plain_type = [*plain_type, nn.BatchNorm3d][len(spatial)]
-    plain = plain_type(
-        CHANNELS,
-        eps=layer.eps,
-        momentum=layer.momentum,
-        affine=layer.affine,
-        track_running_stats=layer.track_running_stats,
-    ).double()
-    plain.load_state_dict(layer.state_dict())
-    x, dy = batch(shares, spatial, mean, dtype)
-    x = x.double().requires_grad_()
-    for _ in range(steps):
-        x.grad = None
-        plain.zero_grad()
-        y = plain(x)
-        y.backward(dy.to(dtype).double())
-    return plain, x, y
 
 
 def new_layer(**kwargs):
-    generator = torch.Generator().manual_seed(1)
-    layer = MegDetSyncBN(CHANNELS, **kwargs)
-    if layer.affine:
-        with torch.no_grad():
-            layer.weight.uniform_(0.5, 2, generator=generator)
-            layer.bias.uniform_(-1, 1, generator=generator)
-    return layer
-
-
-def parity(rank, world_size, shares, spatial, mean, dtype, kwargs, layout):
-    """This rank's errors, each divided by what it may be."""
-    layer = new_layer(**kwargs)
-    plain, x_ref, y_ref = reference(
-        shares, spatial, mean, dtype, layer, steps=2
-    )
-    x, dy = batch(shares, spatial, mean, dtype)
-    x, dy = own(x, shares, rank), own(dy, shares, rank).to(dtype)
-    if layout is not None:
-        x, dy = layout(x), layout(dy)
-    x.requires_grad_()
-    for _ in range(2):
-        x.grad = None
-        layer.zero_grad()
-        y = layer(x)
-        y.backward(dy)
-    assert y.dtype == x.grad.dtype == dtype
-    assert y.shape == x.grad.shape == x.shape
-
-    # What a half-precision output is rounded to last.
-    last = torch.finfo(dtype).eps / 2 if dtype != torch.float32 else 0.0
-    errors = {}
-
-    def compare(name, got, true, tolerance):
-        if got.numel():
-            error = (got.double() - true.double()).abs()
-            errors[name] = (error / tolerance).max().item()
-
-    weight = 1.0 if plain.weight is None else plain.weight.abs().max()
-    bias = 0.0 if plain.bias is None else plain.bias.abs().max()
-    dims = [0, *range(2, x_ref.dim())]
-    deviation = x_ref - x_ref.mean(dims, keepdim=True)
-    invstd = (x_ref.var(dims, unbiased=False) + layer.eps).rsqrt()
-    y_own, dx_own = (own(v, shares, rank) for v in (y_ref, x_ref.grad))
-    dy_all = batch(shares, spatial)[1].double()
-
-    largest = (deviation.abs().amax(dims) * invstd).max() * weight + bias
-    compare('output', y, y_own, OUTPUT * largest + last * y_own.abs())
-    largest = dy_all.abs().max() * (1 + largest**2) * (invstd * weight).max()
-    compare('dx', x.grad, dx_own, GRADIENT * largest + last * dx_own.abs())
-    if layer.affine:
-        x_hat = deviation * invstd.view(1, -1, *[1] * len(spatial))
-        for name, summand in (('weight', dy_all * x_hat), ('bias', dy_all)):
-            grad = getattr(layer, name).grad.clone()
-            dist.all_reduce(grad)
-            compare(
-                f'd{name}',
-                grad,
-                getattr(plain, name).grad,
-                # Each rank rounds its share to float32.
-                (SUM + world_size * U + last) * summand.abs().sum(dims),
-            )
-    if layer.track_running_stats:
-        # Stored in float32; two updates.
-        true = plain.running_mean
-        spread = x_ref.var(dims).sqrt()
-        compare(
-            'running_mean',
-            layer.running_mean,
-            true,
-            SUM * spread + 4 * U * true.abs(),
-        )
-        compare(
-            'running_var',
-            layer.running_var,
-            plain.running_var,
-            (SUM + 4 * U) * plain.running_var,
-        )
-        assert layer.num_batches_tracked.item() == 2
-    return errors
-
-
-def parity_cases(rank, world_size, cases):
-    return [parity(rank, world_size, *case) for case in cases]
+    return Case((), layer=kwargs).new_layer()
 
 
 def assert_parity(world_size, cases):
-    for rank, results in enumerate(run_ranks(parity_cases, world_size, cases)):
-        for case, errors in zip(cases, results, strict=True):
+    results = run_ranks(parity_of_cases, world_size, cases)
+    for rank, errors_of_cases in enumerate(results):
+        for case, errors in zip(cases, errors_of_cases, strict=True):
             # A rank with a share compares something.
-            assert errors or not case[0][rank]
-            for name, error in errors.items():
-                assert error <= 1, (rank, case[:5], name, error)
+            assert errors or not case.shares[rank]
+            assert all(error <= 1 for error in errors.values()), (
+                rank,
+                case,
+                errors,
+            )
 
 
 @pytest.mark.parametrize('world_size', SHARES)
@@ -182,11 +56,11 @@ def test_parity(world_size):
     assert_parity(
         world_size,
         [
-            (shares, spatial, mean, torch.float32, kwargs, None)
+            Case(shares, spatial, mean, layer=layer)
             for shares in SHARES[world_size]
             for spatial in SPATIAL
             for mean in (0.0, 1000.0)
-            for kwargs in ({}, dict(momentum=None, eps=1e-3))
+            for layer in ({}, dict(momentum=None, eps=1e-3))
         ],
     )
 
@@ -195,8 +69,8 @@ def test_parity_without_affine_or_running_statistics():
     assert_parity(
         2,
         [
-            ((3, 2), (4, 5), 10.0, torch.float32, kwargs, None)
-            for kwargs in (
+            Case((3, 2), mean=10.0, layer=layer)
+            for layer in (
                 dict(affine=False),
                 dict(track_running_stats=False),
                 dict(affine=False, track_running_stats=False),
@@ -210,7 +84,7 @@ def test_parity_in_half_precision():
     assert_parity(
         4,
         [
-            ((3, 0, 5, 1), (4, 5), mean, dtype, {}, None)
+            Case((3, 0, 5, 1), mean=mean, dtype=dtype)
             for dtype in (torch.bfloat16, torch.float16)
             for mean in (0.0, 30.0)
         ],
@@ -229,7 +103,7 @@ def test_parity_in_other_layouts():
     assert_parity(
         2,
         [
-            (shares, (4, 5), 1000.0, torch.float32, {}, layout)
+            Case(shares, mean=1000.0, layout=layout)
             for shares in SHARES[2]
             for layout in (channels_last, strided)
         ],
@@ -278,7 +152,7 @@ def test_under_autocast():
         assert feature_dtype == dtype == torch.bfloat16
         assert buffer_dtype == torch.float32
         # The output's own rounding to bfloat16, and no more.
-        assert error <= 2.0**-8 + OUTPUT * 8
+        assert error <= 2.0**-8 + 20 * U * 8
         # bfloat16 statistics would be off by up to 2**-8.
         assert mean_error <= SUM * 4
 

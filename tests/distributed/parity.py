@@ -1,0 +1,198 @@
+# Copyright (c) mmdet_megdet contributors. All rights reserved.
+"""MegDetSyncBN on many ranks against one float64 BatchNorm, with bounds.
+
+The bounds are those of float32 arithmetic on centred values, in units of its
+roundoff ``U``. The layer centres its input before anything else, so errors
+are relative to the spread of the values and not to their mean.
+
+- Sums over positions: at most 24 float32 additions follow one another on the
+  small inputs here, and each summand has up to 4 roundings: 28 U of the sum
+  of absolute values.
+- Variance: as a sum, and what float64 leaves of ``E[x^2] - E[x]^2``, which is
+  ``8 * 2^-53 * mean^2``. Relative to ``var + eps`` that is ``r`` below.
+- Output: x - mean, times scale, plus shift, each rounded once, constants
+  rounded once each: 6 U; the scale carries half of r.
+- Input gradient: 8 roundings along (d * slope + dy + shift) * scale; the two
+  sums behind slope and shift, 28 U each; slope carries r, scale half of it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+
+from mmdet_megdet.sync_bn import MegDetSyncBN, resolve_bn_groups
+
+U = 2.0**-24
+SUM = 28 * U
+STEPS = 2
+
+
+@dataclass
+class Case:
+    """One layer and the batches of all ranks.
+
+    Attributes:
+        shares (tuple[int]): Images of each rank.
+        spatial (tuple[int]): Spatial size; (), (L, ), (H, W) or (D, H, W).
+        mean (float): What the values scatter about.
+        dtype (torch.dtype): Of input and output gradient.
+        layer (dict): Arguments of the layer.
+        channels (int): C.
+        layout (Callable, optional): Applied to input and gradient.
+        constant (bool): Whether channel 0 has one value throughout.
+        ranks_per_group (int, optional): None: all ranks.
+    """
+
+    shares: tuple[int, ...]
+    spatial: tuple[int, ...] = (4, 5)
+    mean: float = 0.0
+    dtype: torch.dtype = torch.float32
+    layer: dict = field(default_factory=dict)
+    channels: int = 3
+    layout: Callable[[Tensor], Tensor] | None = None
+    constant: bool = False
+    ranks_per_group: int | None = None
+
+    def batch(self) -> tuple[Tensor, Tensor]:
+        """The whole batch and its output gradient, on every rank alike."""
+        generator = torch.Generator().manual_seed(0)
+        shape = (sum(self.shares), self.channels, *self.spatial)
+        x = torch.randn(shape, generator=generator)
+        # Images differ in level, as real ones do: the variance between
+        # ranks is a large part of the whole.
+        x += torch.randn(len(x), *[1] * (x.dim() - 1), generator=generator)
+        if self.constant:
+            x[:, 0] = 0.1
+        dy = torch.randn(shape, generator=generator)
+        return (x + self.mean).to(self.dtype), dy.to(self.dtype)
+
+    def new_layer(self) -> MegDetSyncBN:
+        """The layer, with weights that every rank draws alike."""
+        generator = torch.Generator().manual_seed(1)
+        layer = MegDetSyncBN(self.channels, **self.layer)
+        if layer.affine:
+            with torch.no_grad():
+                layer.weight.uniform_(0.5, 2, generator=generator)
+                layer.bias.uniform_(-1, 1, generator=generator)
+        return layer
+
+
+def plain_twin(layer: MegDetSyncBN, dims: int) -> nn.Module:
+    """PyTorch's float64 BatchNorm with the same state."""
+    kinds = (nn.BatchNorm1d, nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d)
+    plain = kinds[dims](
+        layer.num_features,
+        eps=layer.eps,
+        momentum=layer.momentum,
+        affine=layer.affine,
+        track_running_stats=layer.track_running_stats,
+    ).double()
+    plain.load_state_dict(layer.state_dict())
+    return plain
+
+
+def parity(rank: int, world_size: int, case: Case) -> dict[str, float]:
+    """Run ``STEPS`` steps on this rank and compare.
+
+    Returns:
+        dict[str, float]: The largest error of each quantity, divided by what
+        it may be.
+    """
+    layer = case.new_layer()
+    ranks = case.ranks_per_group or world_size
+    if case.ranks_per_group:
+        resolve_bn_groups(layer, 1, bn_size=ranks)
+    first = rank // ranks * ranks
+    x_all, dy_all = case.batch()
+    x, dy = (v.split(case.shares)[rank].clone() for v in (x_all, dy_all))
+    x_all, dy_all = (
+        torch.cat(v.split(case.shares)[first : first + ranks]).double()
+        for v in (x_all, dy_all)
+    )
+    place = sum(case.shares[first:rank])
+    own = slice(place, place + case.shares[rank])
+    if case.layout is not None:
+        x, dy = case.layout(x), case.layout(dy)
+    x.requires_grad_()
+    x_all.requires_grad_()
+
+    plain = plain_twin(layer, len(case.spatial))
+    positions = x_all.numel() // case.channels
+    for _ in range(STEPS):
+        x.grad = x_all.grad = None
+        layer.zero_grad()
+        plain.zero_grad()
+        y = layer(x)
+        y.backward(dy)
+        if positions > 1:
+            y_all = plain(x_all)
+            y_all.backward(dy_all)
+    assert y.dtype == x.grad.dtype == case.dtype
+    assert y.shape == x.grad.shape == x.shape
+    if positions <= 1:
+        return {}
+    return {
+        name: ((got.double() - true).abs() / bound).max().item()
+        for name, got, true, bound in _compared(
+            layer, plain, x, y, x_all, y_all, dy_all, own, ranks
+        )
+        if got.numel()
+    }
+
+
+def _compared(layer, plain, x, y, x_all, y_all, dy_all, own, ranks):
+    x_grad, x_all = x_all.grad, x_all.detach()
+    dims = [0, *range(2, x_all.dim())]
+    column = (1, -1) + (1,) * (x_all.dim() - 2)
+    mean, var = x_all.mean(dims), x_all.var(dims, unbiased=False)
+    invstd = (var + layer.eps).rsqrt()
+    left = 8 * 2.0**-53 * mean.square()
+    r = (SUM + left * invstd.square()).max()
+    # What a half-precision output is rounded to last.
+    half = x.dtype in (torch.float16, torch.bfloat16)
+    last = torch.finfo(x.dtype).eps / 2 if half else 0.0
+
+    x_hat = (x_all - mean.view(column)) * invstd.view(column)
+    weight = 1.0 if plain.weight is None else plain.weight.abs().max()
+    bias = 0.0 if plain.bias is None else plain.bias.abs().max()
+    largest = x_hat.abs().max() * weight + bias
+    bound = (6 * U + r / 2) * largest + last * y_all[own].abs()
+    yield 'y', y, y_all[own], bound + U
+
+    largest = dy_all.abs().max() * (1 + x_hat.abs().max() ** 2)
+    largest = largest * (invstd * weight).max()
+    bound = (8 * U + 2 * SUM + 1.5 * r) * largest + last * x_grad[own].abs()
+    yield 'dx', x.grad, x_grad[own], bound
+
+    if layer.affine:
+        for name, summand in (('weight', dy_all * x_hat), ('bias', dy_all)):
+            grad = getattr(layer, name).grad.clone()
+            group = layer._group(x.device)
+            if group is not None:
+                dist.all_reduce(grad, group=group)
+            # Each rank rounds its share to float32; the scale carries r / 2.
+            bound = SUM + ranks * U + r / 2
+            bound = bound * summand.abs().sum(dims) + U
+            yield f'd{name}', grad, getattr(plain, name).grad, bound
+    if layer.track_running_stats:
+        # Stored in float32, STEPS times.
+        stored = 2 * STEPS * U
+        true = plain.running_mean
+        bound = SUM * var.sqrt() + stored * (true.abs() + mean.abs()) + U
+        yield 'running_mean', layer.running_mean, true, bound
+        true = plain.running_var
+        bound = (SUM + stored) * (true + var) + 2 * left + U * layer.eps
+        yield 'running_var', layer.running_var, true, bound
+        assert layer.num_batches_tracked.item() == STEPS
+
+
+def parity_of_cases(
+    rank: int, world_size: int, cases: list[Case]
+) -> list[dict[str, float]]:
+    """:func:`parity` of several cases, for a rank in a process of its own."""
+    return [parity(rank, world_size, case) for case in cases]

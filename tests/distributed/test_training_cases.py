@@ -1,0 +1,239 @@
+# Copyright (c) mmdet_megdet contributors. All rights reserved.
+"""The layer inside DDP, in the ways that detectors use it.
+
+The reference is one float64 process that sees the batches of all ranks.
+"""
+
+from __future__ import annotations
+
+import contextlib
+
+import pytest
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.nn.parallel import DistributedDataParallel
+
+from mmdet_megdet.sync_bn import MegDetSyncBN, resolve_bn_groups
+from tests.distributed.parity import plain_twin
+from tests.distributed.ranks import run_ranks
+
+# A few hundred float64 roundings.
+CLOSE = dict(rtol=1e-11, atol=1e-12)
+
+
+class Detector(nn.Module):
+    """A trunk, and a head that is shared by levels of different size."""
+
+    def __init__(self, norm=MegDetSyncBN):
+        super().__init__()
+        torch.manual_seed(0)
+        self.trunk = nn.Sequential(nn.Conv2d(2, 3, 3, padding=1), norm(3))
+        self.head = nn.Sequential(nn.Conv2d(3, 3, 1), norm(3), nn.ReLU())
+        self.extra = nn.Conv2d(3, 1, 1)
+        self.double()
+
+    def forward(self, x, use_extra=True):
+        levels = [self.trunk(x)]
+        levels.append(nn.functional.avg_pool2d(levels[0], 2))
+        loss = sum(
+            self.head(level).square().mean((1, 2, 3)) for level in levels
+        )
+        if use_extra:
+            loss = loss + self.extra(levels[1]).square().mean((1, 2, 3))
+        return loss.mean()
+
+
+def batches(world_size, number):
+    generator = torch.Generator().manual_seed(1)
+    shape = (number, world_size, 2, 2, 8, 8)
+    x = torch.randn(shape, dtype=torch.double, generator=generator)
+    # The ranks' pictures differ in level.
+    return x + torch.arange(world_size).view(1, -1, 1, 1, 1, 1)
+
+
+def state(model):
+    grads = {k: p.grad for k, p in model.named_parameters()}
+    return grads, dict(model.named_buffers())
+
+
+def accumulate(rank, world_size):
+    model = Detector()
+    ddp = DistributedDataParallel(model, broadcast_buffers=False)
+    micro_batches = batches(world_size, 3)
+    for number, batch in enumerate(micro_batches):
+        last = number == len(micro_batches) - 1
+        with contextlib.nullcontext() if last else ddp.no_sync():
+            (ddp(batch[rank]) / len(micro_batches)).backward()
+    return state(model)
+
+
+def two_forwards(rank, world_size):
+    """DDP writes rank 0's buffers between the forwards and the backward."""
+    model = Detector()
+    ddp = DistributedDataParallel(model, broadcast_buffers=True)
+    first, second = batches(world_size, 2)
+    (ddp(first[rank]) / 2 + ddp(second[rank]) / 2).backward()
+    return state(model)
+
+
+def single_process(world_size, number):
+    model = Detector(nn.BatchNorm2d)
+    for batch in batches(world_size, number):
+        (model(batch.flatten(0, 1)) / number).backward()
+    return state(model)
+
+
+@pytest.mark.parametrize(
+    ('train', 'number'), [(accumulate, 3), (two_forwards, 2)]
+)
+def test_gradients_of_several_forwards(train, number):
+    """Accumulation under no_sync; two forwards before one backward.
+
+    Every step calls the shared head twice, on two sizes.
+    """
+    expected_grads, expected_buffers = single_process(2, number)
+    for grads, buffers in run_ranks(train, 2):
+        for key, value in expected_grads.items():
+            torch.testing.assert_close(grads[key], value, **CLOSE)
+        for key, value in expected_buffers.items():
+            torch.testing.assert_close(buffers[key], value, **CLOSE)
+        assert buffers['head.1.num_batches_tracked'].item() == 2 * number
+
+
+def unused_on_rank_0(rank, world_size):
+    model = Detector()
+    ddp = DistributedDataParallel(
+        model, broadcast_buffers=False, find_unused_parameters=True
+    )
+    for batch in batches(world_size, 3):
+        model.zero_grad()
+        ddp(batch[rank], use_extra=rank != 0).backward()
+    return state(model)
+
+
+def test_a_head_that_one_rank_leaves_out():
+    """DDP's buckets then differ in order; BatchNorm's collectives do not."""
+    model = Detector(nn.BatchNorm2d)
+    for batch in batches(2, 3):
+        model.zero_grad()
+        x = batch.flatten(0, 1)
+        levels = [model.trunk(x)]
+        levels.append(nn.functional.avg_pool2d(levels[0], 2))
+        loss = sum(
+            model.head(level).square().mean((1, 2, 3)) for level in levels
+        )
+        extra = model.extra(levels[1][2:]).square().mean((1, 2, 3))
+        ((loss.sum() + extra.sum()) / 4).backward()
+    expected, _ = state(model)
+    for grads, _ in run_ranks(unused_on_rank_0, 2):
+        for key, value in expected.items():
+            torch.testing.assert_close(grads[key], value, **CLOSE)
+
+
+class Branches(nn.Module):
+    """Two layers of equal width; which ones run is the caller's choice."""
+
+    def __init__(self):
+        super().__init__()
+        self.first = MegDetSyncBN(2)
+        self.second = MegDetSyncBN(2)
+
+    def forward(self, x, names):
+        return [getattr(self, name)(x) for name in names]
+
+
+def skip_a_layer(rank, world_size, strict):
+    model = Branches()
+    resolve_bn_groups(model, images_per_gpu=3, strict=strict)
+    x = torch.full((3, 2, 2, 2), float(rank))
+    try:
+        # Rank 1 leaves the first layer out.
+        model(x, ['first', 'second'][rank:])
+        if rank == 1:
+            model(x, ['first'])
+    except RuntimeError as error:
+        return str(error)
+    return {k: v for k, v in model.named_buffers() if k.endswith('mean')}
+
+
+def test_a_skipped_layer_mixes_sums_silently():
+    """The documented rule, not a feature: this is what strict mode is for."""
+    for buffers in run_ranks(skip_a_layer, 2, False):
+        # Each layer took the mean of 0 and 1 with momentum 0.1, though in
+        # one of them rank 1's values came out of the other layer's call.
+        assert buffers['first.running_mean'].tolist() == (
+            pytest.approx([0.05, 0.05])
+        )
+
+
+def test_strict_mode_names_the_layers_on_every_rank():
+    for message in run_ranks(skip_a_layer, 2, True):
+        assert 'rank 0: first, rank 1: second' in message
+        assert 'same order' in message
+
+
+def strict_and_right(rank, world_size):
+    model = Detector()
+    resolve_bn_groups(model, images_per_gpu=2, strict=True)
+    model(batches(world_size, 1)[0, rank]).backward()
+    for parameter in model.parameters():
+        dist.all_reduce(parameter.grad)
+        parameter.grad /= world_size
+    return state(model)
+
+
+def test_strict_mode_changes_no_number():
+    expected, _ = single_process(2, 1)
+    for grads, _ in run_ranks(strict_and_right, 2):
+        for key, value in expected.items():
+            torch.testing.assert_close(grads[key], value, **CLOSE)
+
+
+def compiled(rank, world_size):
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Conv2d(2, 3, 1), MegDetSyncBN(3), nn.ReLU())
+    x = batches(world_size, 1)[0, rank].float()
+    outcomes = []
+    for run in (model, torch.compile(model, backend='aot_eager')):
+        model[1].reset_running_stats()
+        model.zero_grad()
+        for _ in range(2):
+            run(x).square().mean().backward()
+        outcomes.append(
+            [p.grad.clone() for p in model.parameters()]
+            + [b.clone() for b in model.buffers()]
+        )
+    return outcomes
+
+
+def test_torch_compile_changes_no_number():
+    for eager, graph in run_ranks(compiled, 2):
+        for plain, through_compiler in zip(eager, graph, strict=True):
+            # A few float32 roundings, should the compiler reorder.
+            torch.testing.assert_close(
+                through_compiler, plain, rtol=1e-5, atol=1e-6
+            )
+
+
+def half_beside_an_empty_rank(rank, world_size):
+    layer = MegDetSyncBN(3)
+    x = torch.randn(4, 3, 5, 5, generator=torch.Generator().manual_seed(0))
+    own = x[: 0 if rank else 4].half().requires_grad_()
+    y = layer(own)
+    y.float().square().sum().backward()
+    plain = plain_twin(MegDetSyncBN(3), 2)
+    y_true = plain(x.half().double())
+    return (
+        y.dtype,
+        (y.double() - y_true[: len(y)]).abs().amax().item() if len(y) else 0,
+        (layer.running_var - plain.running_var).abs().max().item(),
+    )
+
+
+def test_half_precision_beside_an_empty_rank():
+    for dtype, error, var_error in run_ranks(half_beside_an_empty_rank, 2):
+        assert dtype == torch.float16
+        # Outputs below 4, rounded to float16: half of 2^-9.
+        assert error <= 2.0**-10
+        assert var_error <= 32 * 2.0**-24
