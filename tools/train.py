@@ -56,7 +56,7 @@ def parse_args() -> argparse.Namespace:
     parser.add_argument(
         '--bn-size',
         type=bn_size,
-        default='layers',
+        default=argparse.SUPPRESS,
         help='take the statistics of BatchNorm over this many images, or '
         "over those of all ranks ('none'); without it as the config says",
     )
@@ -105,7 +105,7 @@ def apply_options(cfg: Config, args: argparse.Namespace) -> None:
                 'in the config: the batch size that its learning rate is for.'
             )
         cfg.auto_scale_lr.enable = True
-    if args.bn_size != 'layers':
+    if 'bn_size' in args:
         set_bn_size(cfg, args.bn_size)
     if args.resume == 'auto':
         latest = latest_checkpoint(cfg.work_dir)
