@@ -7,7 +7,9 @@ _base_ = [
     './_base_/runtime.py',
 ]
 
-norm_cfg = dict(type='MegDetSyncBN', requires_grad=True)
+# Statistics over 32 images: 8 GPUs x 4. On other hardware --bn-size N, or
+# --bn-size none for the images of all ranks.
+norm_cfg = dict(type='MegDetSyncBN', requires_grad=True, bn_size=32)
 
 model = dict(
     # frozen_stages=-1 and norm_eval=False: a frozen BatchNorm, or one in

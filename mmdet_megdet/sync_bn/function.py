@@ -8,15 +8,8 @@ import torch.distributed as dist
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from .moments import (
-    channel_sum,
-    chunks,
-    local_moments,
-    pack,
-    per_channel,
-    split_mean,
-    unpack,
-)
+from .blocks import Blocks, dense
+from .moments import local_moments, pack, split_mean, unpack
 
 
 class SyncBatchNormFunction(torch.autograd.Function):
@@ -62,22 +55,18 @@ class SyncBatchNormFunction(torch.autograd.Function):
             biased variance and count of the group in float64, which carry
             no gradient.
         """
+        x = dense(x)
         sums = pack(*local_moments(x))
         dist.all_reduce(sums, group=group)
         mean, var, count = unpack(sums)
         invstd = (var + eps).rsqrt()
 
         scale = invstd if weight is None else invstd * weight
-        origin, rest = split_mean(mean, x)
+        origin, rest = split_mean(mean, x.dtype)
         shift = -rest * scale if bias is None else bias - rest * scale
         y = torch.empty_like(x)
         if x.numel():
-            origin, scale, shift = (
-                per_channel(v, x) for v in (origin, scale, shift)
-            )
-            for work, x_part, y_part in chunks(x, y):
-                torch.sub(x_part, origin, out=work)
-                y_part.copy_(work.mul_(scale).add_(shift))
+            _normalise(x, y, origin, scale, shift)
 
         ctx.group = group
         ctx.save_for_backward(x, weight, bias, mean, invstd, count)
@@ -89,17 +78,12 @@ class SyncBatchNormFunction(torch.autograd.Function):
     def backward(ctx, dy: Tensor, *_: None) -> tuple[Tensor | None, ...]:
         """Gradients of input (over the group), weight and bias (local)."""
         x, weight, bias, mean, invstd, count = ctx.saved_tensors
-        origin, rest = split_mean(mean, x)
-
-        sum_dy = x.new_zeros(x.shape[1], dtype=torch.float64)
-        sum_dy_d = sum_dy.clone()
+        origin, rest = split_mean(mean, x.dtype)
         if x.numel():
-            centre = per_channel(origin, x)
-            for work, x_part, dy_part in chunks(x, dy):
-                sum_dy += channel_sum(dy_part)
-                torch.sub(x_part, centre, out=work)
-                sum_dy_d += channel_sum(work.mul_(dy_part))
+            sum_dy, sum_dy_d = _gradient_sums(x, dy, origin)
             sum_dy_d -= rest * sum_dy
+        else:
+            sum_dy, sum_dy_d = mean.new_zeros(2, len(mean))
 
         # Reduced even where this rank's input needs no gradient: that of
         # another rank may, and all have to make the same collectives.
@@ -113,16 +97,86 @@ class SyncBatchNormFunction(torch.autograd.Function):
         if dx is not None and x.numel():
             scale = invstd if weight is None else invstd * weight
             slope = -invstd.square() * mean_dy_d
-            slope, shift, scale = (
-                per_channel(v, x)
-                for v in (slope, -mean_dy - slope * rest, scale)
-            )
-            for work, x_part, dy_part, dx_part in chunks(x, dy, dx):
-                torch.sub(x_part, centre, out=work)
-                work.mul_(slope).add_(dy_part).add_(shift)
-                dx_part.copy_(work.mul_(scale))
+            shift = -mean_dy - slope * rest
+            _input_gradient(x, dy, dx, origin, slope, shift, scale)
         if ctx.needs_input_grad[1]:
             dweight = (sum_dy_d * invstd).to(weight.dtype)
         if ctx.needs_input_grad[2]:
             dbias = sum_dy.to(bias.dtype)
         return dx, dweight, dbias, None, None
+
+
+def _normalise(
+    x: Tensor, y: Tensor, origin: Tensor, scale: Tensor, shift: Tensor
+) -> None:
+    """Write ``(x - origin) * scale + shift`` into ``y``."""
+    blocks = Blocks(x)
+    work = blocks.work(x)
+    for x_block, y_block, origin_block, scale_block, shift_block in zip(
+        blocks.split(x),
+        blocks.split(y),
+        *map(blocks.split_vector, (origin, scale, shift)),
+        strict=True,
+    ):
+        result = _result(y_block, work)
+        torch.sub(x_block, origin_block, out=result)
+        result.mul_(scale_block).add_(shift_block)
+        _deliver(result, y_block)
+
+
+def _gradient_sums(
+    x: Tensor, dy: Tensor, origin: Tensor
+) -> tuple[Tensor, Tensor]:
+    """``sum(dy)`` and ``sum(dy * (x - origin))`` per channel, float64."""
+    blocks = Blocks(x)
+    work, dim = blocks.work(x), blocks.dim
+    sums, products = [], []
+    for x_block, dy_block, origin_block in zip(
+        blocks.split(x),
+        blocks.split(dy),
+        blocks.split_vector(origin),
+        strict=True,
+    ):
+        product = work[: len(x_block)]
+        torch.sub(x_block, origin_block, out=product)
+        sums.append(dy_block.sum(dim, dtype=blocks.dtype))
+        products.append(product.mul_(dy_block).sum(dim))
+    return (
+        blocks.per_channel(sums).sum(0),
+        blocks.per_channel(products).sum(0),
+    )
+
+
+def _input_gradient(
+    x: Tensor,
+    dy: Tensor,
+    dx: Tensor,
+    origin: Tensor,
+    slope: Tensor,
+    shift: Tensor,
+    scale: Tensor,
+) -> None:
+    """Write ``((x - origin) * slope + dy + shift) * scale`` into ``dx``."""
+    blocks = Blocks(x)
+    work = blocks.work(x)
+    for x_block, dy_block, dx_block, origin_block, *constants in zip(
+        *map(blocks.split, (x, dy, dx)),
+        *map(blocks.split_vector, (origin, slope, shift, scale)),
+        strict=True,
+    ):
+        slope_block, shift_block, scale_block = constants
+        result = _result(dx_block, work)
+        torch.sub(x_block, origin_block, out=result)
+        result.mul_(slope_block).add_(dy_block)
+        result.add_(shift_block).mul_(scale_block)
+        _deliver(result, dx_block)
+
+
+def _result(block: Tensor, work: Tensor) -> Tensor:
+    """Where to compute a block: in place, unless it is half precision."""
+    return block if block.dtype == work.dtype else work[: len(block)]
+
+
+def _deliver(result: Tensor, block: Tensor) -> None:
+    if result is not block:
+        block.copy_(result)

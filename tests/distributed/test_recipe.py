@@ -91,6 +91,7 @@ def test_recipe_on_eight_ranks(root, tmp_path):
     # 24 pictures on 8 ranks: three iterations an epoch, and as many updates.
     # Two of the pictures show no object; each is a rank's whole batch.
     train = ('tools/dist_train.sh', CONFIG, '8', '--work-dir', str(work_dir))
+    train += ('--bn-size', '8')
     run(root, data, *train, '--cfg-options', 'train_cfg.max_epochs=1')
 
     first = work_dir / 'epoch_1.pth'

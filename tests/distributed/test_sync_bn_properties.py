@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from mmdet_megdet.sync_bn import (
     MegDetSyncBN,
-    moments,
+    blocks,
     pool_running_stats,
     resolve_bn_groups,
 )
@@ -75,10 +75,10 @@ def cases(draw):
 
 @settings(max_examples=150, deadline=None)
 @given(cases(), st.sampled_from([1, 64, 1 << 20]))
-def test_parity(drawn, chunk):
+def test_parity(drawn, block):
     world_size, case = drawn
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(moments, 'CHUNK_ELEMENTS', chunk)
+        patch.setattr(blocks, 'CPU_BLOCK_ELEMENTS', block)
         assert_parity(world_size, case)
 
 

@@ -6,7 +6,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from mmdet_megdet.sync_bn import moments
+from mmdet_megdet.sync_bn import blocks, moments
 
 # Unit roundoff of float32. In a sum over the positions of one of the small
 # inputs below, at most 24 float32 additions follow one another.
@@ -49,15 +49,15 @@ def assert_moments(x):
     spatial=st.sampled_from([(), (5,), (4, 3), (2, 3, 2)]),
     mean=st.sampled_from([0.0, -3.0, 1000.0, 1e6]),
     dtype=st.sampled_from([torch.float32, torch.float64, torch.bfloat16]),
-    chunk=st.sampled_from([1, 16, 1 << 20]),
+    block=st.sampled_from([1, 16, 1 << 20]),
     seed=st.integers(0, 2**16),
 )
-def test_local_moments(images, channels, spatial, mean, dtype, chunk, seed):
+def test_local_moments(images, channels, spatial, mean, dtype, block, seed):
     generator = torch.Generator().manual_seed(seed)
     x = torch.randn(images, channels, *spatial, generator=generator)
     x = (x + mean).to(dtype)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(moments, 'CHUNK_ELEMENTS', chunk)
+        patch.setattr(blocks, 'CPU_BLOCK_ELEMENTS', block)
         assert_moments(x)
 
 
@@ -116,9 +116,9 @@ def test_packed_sums_add_up_to_the_whole_batch(counts, mean, seed):
 
 def test_split_mean_is_lossless():
     mean = torch.tensor([1000.00001, -1 / 3, 0.0], dtype=torch.float64)
-    rounded, rest = moments.split_mean(mean, torch.empty(1, 3))
+    rounded, rest = moments.split_mean(mean, torch.float32)
     assert rounded.dtype == torch.float32
     assert torch.equal(rounded.double() + rest, mean)
-    rounded, rest = moments.split_mean(mean, torch.empty(1, 3).double())
+    rounded, rest = moments.split_mean(mean, torch.float64)
     assert torch.equal(rounded, mean)
     assert not rest.any()

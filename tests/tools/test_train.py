@@ -182,3 +182,43 @@ def test_resume_without_any_checkpoint_starts_as_without_it(tmp_path, capsys):
 def test_resume_from_a_checkpoint_that_is_gone(tmp_path):
     with pytest.raises(CheckpointError, match=r'epoch_9.*--resume PATH'):
         apply(noted(tmp_path, '/old/place/epoch_9.pth'), resume='auto')
+
+
+def test_bn_size_is_left_to_the_config_or_overridden():
+    cfg = Config(dict(default_hooks=dict(timer=dict(type='IterTimerHook'))))
+    train.set_bn_size(cfg, 16)
+    hook = dict(type='SyncBNGroupHook', bn_size=16)
+    assert cfg.default_hooks.sync_bn_group == hook
+    train.set_bn_size(cfg, None)
+    assert cfg.default_hooks.sync_bn_group == dict(hook, bn_size=None)
+    # A hook that stands among custom_hooks is not doubled.
+    cfg = Config(dict(custom_hooks=[dict(type='SyncBNGroupHook')]))
+    train.set_bn_size(cfg, 8)
+    assert cfg.custom_hooks == [dict(hook, bn_size=8)]
+    assert 'default_hooks' not in cfg
+
+
+@pytest.mark.parametrize(
+    ('text', 'size'), [('32', 32), ('none', None), ('None', None)]
+)
+def test_bn_size_values(text, size):
+    assert train.bn_size(text) == size
+
+
+@pytest.mark.parametrize('text', ['0', '-4', '3.5', 'all', ''])
+def test_bn_size_refuses(text):
+    with pytest.raises(argparse.ArgumentTypeError, match='positive number'):
+        train.bn_size(text)
+
+
+@pytest.mark.slow
+def test_bn_size_reaches_the_layers(tmp_path):
+    """One process: 32 images cannot be had, those of all ranks can."""
+    common = [TINY_CONFIG, '--work-dir', tmp_path, '--cfg-options']
+    options = ['model.norm_cfg.bn_size=32', 'train_cfg.max_epochs=1']
+    refused = run(TOOLS / 'train.py', *common, *options, '--bn-size', '32')
+    assert refused.returncode == 1
+    assert 'bn_size=32 cannot be had from 1 rank(s) with 4' in refused.stdout
+    trained = run(TOOLS / 'train.py', *common, *options, '--bn-size', 'none')
+    assert trained.returncode == 0, trained.stdout
+    assert '1 MegDetSyncBN layers take their statistics' in trained.stdout

@@ -1,0 +1,96 @@
+# Copyright (c) mmdet_megdet contributors. All rights reserved.
+"""Per-channel arithmetic on blocks of a tensor that fit a cache.
+
+What costs time on large tensors is memory traffic, and allocating full-size
+temporaries most of all; a block that stays in the cache takes any number of
+passes nearly for nothing.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+# In float32: half a megabyte, for a core's cache; and 64 MB on devices where
+# what counts is few kernels.
+CPU_BLOCK_ELEMENTS = 1 << 17
+DEVICE_BLOCK_ELEMENTS = 1 << 24
+
+
+def compute_dtype(dtype: torch.dtype) -> torch.dtype:
+    """float32, or float64 for float64: never the half formats."""
+    return torch.promote_types(dtype, torch.float32)
+
+
+def dense(x: Tensor) -> Tensor:
+    """``x`` itself if it is contiguous or channels last, else a copy."""
+    if x.is_contiguous() or x.movedim(1, -1).is_contiguous():
+        return x
+    return x.contiguous()
+
+
+class Blocks:
+    """How tensors of one shape and layout are cut into 2-d blocks.
+
+    A contiguous ``(N, C, *)`` is a matrix with a row for each channel of each
+    image; channels last (and ``(N, C)``) is one with a column for each
+    channel. Either way a block is a few of the rows.
+
+    Args:
+        x (Tensor): Not empty, :func:`dense`.
+    """
+
+    def __init__(self, x: Tensor) -> None:
+        self.images, self.channels = x.shape[:2]
+        self.count = x.numel() // self.channels
+        spatial = self.count // self.images
+        self.by_row = x.is_contiguous() and spatial > 1
+        # The dimension of a block that a channel's elements run along.
+        self.dim = int(self.by_row)
+        width = spatial if self.by_row else self.channels
+        on_cpu = x.device.type == 'cpu'
+        size = CPU_BLOCK_ELEMENTS if on_cpu else DEVICE_BLOCK_ELEMENTS
+        self.rows = max(1, size // width)
+        self.dtype = compute_dtype(x.dtype)
+
+    def split(self, x: Tensor) -> tuple[Tensor, ...]:
+        """The blocks of a tensor: views where it has the same layout."""
+        if self.by_row:
+            matrix = x.reshape(self.images * self.channels, -1)
+        else:
+            matrix = x.movedim(1, -1).reshape(-1, self.channels)
+        return matrix.split(self.rows)
+
+    def split_vector(self, vector: Tensor) -> tuple[Tensor, ...]:
+        """A per-channel vector ``(C, )`` as what broadcasts over each block,
+        in the dtype for computing."""
+        vector = vector.to(self.dtype)
+        if self.by_row:
+            return vector.repeat(self.images)[:, None].split(self.rows)
+        number = -(-self.count // self.rows)
+        return (vector[None],) * number
+
+    def work(self, x: Tensor) -> Tensor:
+        """A buffer for a block, in the dtype for computing."""
+        first = self.split(x)[0]
+        return torch.empty_like(first, dtype=self.dtype)
+
+    def per_channel(self, parts: list[Tensor]) -> Tensor:
+        """Sums of each block along :attr:`dim`, as float64 ``(parts, C)``.
+
+        One part is an image, or a block if channels are columns.
+        """
+        if self.by_row:
+            return torch.cat(parts).double().view(self.images, -1)
+        return torch.stack(parts).double()
+
+    def part_counts(self, x: Tensor) -> Tensor:
+        """Positions in each part of :meth:`per_channel`, ``(parts, 1)``."""
+        options = dict(dtype=torch.float64, device=x.device)
+        if self.by_row:
+            spatial = self.count // self.images
+            return torch.full((self.images, 1), spatial, **options)
+        number = -(-self.count // self.rows)
+        counts = torch.full((number, 1), self.rows, **options)
+        counts[-1:] = self.count - (number - 1) * self.rows
+        return counts
