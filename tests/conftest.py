@@ -1,9 +1,18 @@
 # Copyright (c) mmdet_megdet contributors. All rights reserved.
-"""Places that tests share."""
+"""Places and settings that tests share."""
 
+import os
 from pathlib import Path
 
 import pytest
+from hypothesis import settings
+
+# No deadlines, since machines are loaded. In CI the same examples every time:
+# a failure there is that of the change.
+settings.register_profile(
+    'project', deadline=None, derandomize='CI' in os.environ
+)
+settings.load_profile('project')
 
 ROOT = Path(__file__).resolve().parents[1]
 

@@ -16,7 +16,7 @@ def decode(segmentation, shape):
     return mask_utils.decode(segmentation)
 
 
-@settings(deadline=None, max_examples=300)
+@settings(max_examples=300)
 @given(
     arrays(
         np.uint8,

@@ -73,7 +73,7 @@ def cases(draw):
     )
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(cases(), st.sampled_from([1, 64, 1 << 20]))
 def test_parity(drawn, block):
     world_size, case = drawn

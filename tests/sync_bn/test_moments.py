@@ -42,7 +42,7 @@ def assert_moments(x):
     ).all()
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(
     images=st.integers(1, 6),
     channels=st.integers(1, 7),
@@ -85,7 +85,7 @@ def test_a_constant_channel_has_no_variance():
     assert second.tolist() == [0.0, 0.0]
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(
     counts=st.lists(st.integers(0, 50), min_size=1, max_size=6),
     mean=st.sampled_from([0.0, 1.0, -1000.0, 1e6]),
