@@ -40,7 +40,14 @@ setup(
             'mmdet>=3.3.0,<4',
             'setuptools<81',
         ],
-        'dev': ['hypothesis', 'pre-commit', 'pytest', 'ruff'],
+        'dev': [
+            'hypothesis',
+            'onnxruntime',
+            'onnxscript',
+            'pre-commit',
+            'pytest',
+            'ruff',
+        ],
     },
     zip_safe=False,
 )

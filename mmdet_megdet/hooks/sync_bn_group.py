@@ -46,7 +46,9 @@ class SyncBNGroupHook(Hook):
 
     Raises:
         ValueError: Before training, on every rank, if the ranks cannot be
-            split so, with the nearest sizes that can be had.
+            split so, with the nearest sizes that can be had; or if the
+            config sets ``sync_bn``, with which the Runner has replaced every
+            ``MegDetSyncBN`` by then.
 
     Examples:
         >>> norm_cfg = dict(type='MegDetSyncBN', bn_size=32)
@@ -65,6 +67,13 @@ class SyncBNGroupHook(Hook):
 
     def before_train(self, runner: Runner) -> None:
         """Make the BN groups."""
+        if runner.cfg.get('sync_bn') is not None:
+            raise ValueError(
+                f'sync_bn={runner.cfg.sync_bn!r} in the config makes the '
+                'Runner replace every BatchNorm, MegDetSyncBN too, by its '
+                'own synchronised one. Remove it; to convert a model, set '
+                'model_wrapper_cfg.convert_bn=True.'
+            )
         images = images_per_gpu(runner.train_dataloader)
         groups = resolve_bn_groups(
             runner.model, images, self.bn_size, self.strict

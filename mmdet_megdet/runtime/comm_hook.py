@@ -14,10 +14,10 @@ from torch.distributed.algorithms.ddp_comm_hooks import (
 from torch.nn.parallel import DistributedDataParallel
 
 _POWER_SGD = 'powerSGD'
-# A detector's layer may have a gradient of all zeros: a mask head has, where no
-# picture of the batch has an object. With PyTorch's defaults (0 and True) such
-# a gradient becomes NaN. With a positive epsilon and a warm start it becomes
-# zero, and so do all later ones of that layer, which start from it.
+# A layer of a detector may have a gradient of all zeros: a mask head has,
+# where no picture of the batch shows an object. By PyTorch's defaults (0 and
+# True) that becomes NaN. With a positive epsilon and a warm start it becomes
+# zero, and so do all later gradients of that layer, which start from it.
 _POWER_SGD_DEFAULTS = dict(orthogonalization_epsilon=1e-12, warm_start=False)
 _HOOKS = {
     'fp16_compress': default_hooks.fp16_compress_hook,

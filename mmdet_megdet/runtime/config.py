@@ -68,14 +68,14 @@ def _check_sync_bn(cfg: Config, wrapper: dict) -> None:
     if sync_bn is None:
         return
     if wrapper.get('convert_bn'):
-        ours = 'model_wrapper_cfg.convert_bn makes every BatchNorm'
+        ours = 'model_wrapper_cfg.convert_bn makes'
     elif _mentions(cfg.get('model'), 'MegDetSyncBN'):
         ours = 'the model has'
     else:
         return
     raise ConfigError(
-        f'{ours} MegDetSyncBN, and sync_bn={sync_bn!r} makes MMEngine replace '
-        'every BatchNorm, that one too, by its own SyncBN before training. '
+        f'{ours} MegDetSyncBN layers, and sync_bn={sync_bn!r} makes MMEngine '
+        'replace every BatchNorm, those too, by plain SyncBN before training. '
         'Remove sync_bn from the config (--cfg-options sync_bn=None).'
     )
 
@@ -95,31 +95,52 @@ def _mentions(node: Any, type_name: str) -> bool:
 def check_auto_scale_lr(cfg: Config, world_size: int) -> None:
     """Refuses to let MMEngine scale the learning rate under accumulation.
 
-    ``Runner.scale_lr`` multiplies by ``world_size * batch_size /
-    base_batch_size`` and knows nothing of ``accumulative_counts``: a recipe
-    for 256 images that accumulates 8 times on 8 GPUs with 4 images each
-    would train with an eighth of its learning rate.
+    Of a config that sets ``optim_wrapper.accumulative_counts`` itself; where
+    ``TotalBatchHook`` sets it, the hook refuses.
 
     Args:
         cfg (Config): The config, ``--auto-scale-lr`` already applied.
         world_size (int): Number of ranks.
 
     Raises:
+        ConfigError: As :func:`check_lr_scaling`.
+    """
+    counts = cfg.get('optim_wrapper', {}).get('accumulative_counts', 1)
+    if counts != 1 and 'train_dataloader' in cfg:
+        images = cfg.train_dataloader.batch_size
+        check_lr_scaling(cfg.get('auto_scale_lr'), world_size, images, counts)
+
+
+def check_lr_scaling(
+    auto_scale_lr: dict | None, world_size: int, images: int, counts: int
+) -> None:
+    """Refuses to let MMEngine scale the learning rate under accumulation.
+
+    ``Runner.scale_lr`` multiplies by ``world_size * batch_size /
+    base_batch_size`` and knows nothing of ``accumulative_counts``: a recipe
+    for 256 images that accumulates 8 times on 8 GPUs with 4 images each
+    would train with an eighth of its learning rate.
+
+    Args:
+        auto_scale_lr (dict, optional): As in the config.
+        world_size (int): Number of ranks.
+        images (int): Images per GPU.
+        counts (int): Iterations of an optimizer update.
+
+    Raises:
         ConfigError: If scaling is enabled together with accumulation.
     """
-    scaling = cfg.get('auto_scale_lr') or {}
-    counts = cfg.get('optim_wrapper', {}).get('accumulative_counts', 1)
+    scaling = auto_scale_lr or {}
     base = scaling.get('base_batch_size')
     if not scaling.get('enable', False) or base is None or counts == 1:
         return
-    images = cfg.train_dataloader.batch_size
     batch = world_size * images
     raise ConfigError(
-        f'--auto-scale-lr (auto_scale_lr.enable) ignores accumulative_counts='
+        '--auto-scale-lr (auto_scale_lr.enable) ignores accumulative_counts='
         f'{counts}: it would multiply the learning rate by {batch}/{base} = '
         f'{batch / base:g} (world size {world_size} x {images} images per '
         f"GPU), while the optimizer's batch is {batch} x {counts} = "
         f'{batch * counts} images, which calls for {batch * counts / base:g}. '
         'Leave --auto-scale-lr out and set optim_wrapper.optimizer.lr for '
-        f'{batch * counts} images, or set optim_wrapper.accumulative_counts=1.'
+        f'{batch * counts} images, or train without accumulation.'
     )

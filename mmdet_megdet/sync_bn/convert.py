@@ -93,6 +93,10 @@ def convert_batch_norm(model: _Model, bn_size: int | None = None) -> _Model:
     A subclass with behaviour of its own (a fused activation, say) is left as
     it is, with a warning that names it.
 
+    All ranks have to call all synchronised layers. Where a part of the model
+    may leave some out on one rank (mmdet's RoI heads do without RoIs),
+    convert the other parts alone: ``model.backbone``, ``model.neck``.
+
     Under MMEngine's Runner with a launcher,
     ``model_wrapper_cfg=dict(type='MegDetDistributedDataParallel',
     convert_bn=True)`` calls this. Without a launcher the Runner applies no

@@ -1,5 +1,5 @@
 # Copyright (c) mmdet_megdet contributors. All rights reserved.
-"""BN groups: from images to ranks, and the process groups of those ranks."""
+"""BN groups: the process groups of the ranks that share statistics."""
 
 from __future__ import annotations
 
@@ -8,6 +8,10 @@ from datetime import timedelta
 
 import torch
 import torch.distributed as dist
+
+from ..recipe.bn_groups import check_bn_size, ranks_per_group
+
+__all__ = ['bn_group', 'check_bn_size', 'ranks_per_group', 'world_size']
 
 # Keyed by the default group and not kept by modules: a job that is
 # initialised again gets groups of its own, and models stay copyable. The
@@ -20,60 +24,6 @@ def world_size() -> int:
     if not dist.is_available() or not dist.is_initialized():
         return 1
     return dist.group.WORLD.size()
-
-
-def check_bn_size(bn_size: int | None) -> None:
-    """Refuse what cannot be a number of images.
-
-    Raises:
-        ValueError: If ``bn_size`` is neither None nor a positive int.
-    """
-    if bn_size is None or (type(bn_size) is int and bn_size > 0):
-        return
-    raise ValueError(
-        f'bn_size={bn_size!r} must be a positive number of images, or None '
-        'for the images of all ranks.'
-    )
-
-
-def ranks_per_group(
-    bn_size: int | None, images_per_gpu: int, world_size: int
-) -> int:
-    """How many consecutive ranks make a BN group of ``bn_size`` images.
-
-    Args:
-        bn_size (int, optional): Images over which statistics are taken, as
-            in the paper. None stands for all ranks.
-        images_per_gpu (int): Images that each rank sees at once.
-        world_size (int): Number of ranks.
-
-    Returns:
-        int: A divisor of ``world_size``; 1 means no communication.
-
-    Raises:
-        ValueError: If the ranks cannot be split so, with the nearest sizes
-            that can be had.
-    """
-    if bn_size is None:
-        return world_size
-    ranks, rest = divmod(bn_size, images_per_gpu)
-    if rest == 0 and ranks > 0 and world_size % ranks == 0:
-        return ranks
-    sizes = [
-        images_per_gpu * n
-        for n in range(1, world_size + 1)
-        if world_size % n == 0
-    ]
-    below = [size for size in sizes if size < bn_size][-1:]
-    above = [size for size in sizes if size > bn_size][:1]
-    nearest = ' or '.join(str(size) for size in below + above)
-    raise ValueError(
-        f'bn_size={bn_size} cannot be had from {world_size} rank(s) with '
-        f'{images_per_gpu} image(s) per GPU: a BN group holds a whole number '
-        'of ranks, and that number divides the world size. The nearest BN '
-        f'sizes are {nearest}; or change the images per GPU or the number of '
-        'GPUs; bn_size=None takes all ranks.'
-    )
 
 
 def bn_group(

@@ -175,8 +175,10 @@ class MegDetSyncBN(_BatchNorm):
         # ends the process when that is 0. This keeps zero gradients flowing.
         shape = (1, -1) + (1,) * (input.dim() - 2)
         output = input
-        if self.affine:
-            output = output * self.weight.view(shape) + self.bias.view(shape)
+        if self.weight is not None:
+            output = output * self.weight.view(shape)
+        if self.bias is not None:
+            output = output + self.bias.view(shape)
         return output.to(input.dtype)
 
     @torch.no_grad()

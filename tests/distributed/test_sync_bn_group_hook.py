@@ -133,6 +133,30 @@ def test_an_indivisible_size_stops_every_rank(tmp_path):
         assert 'nearest BN sizes are 4;' in message
 
 
+def sync_bn_in_config(rank, world_size, work_dir):
+    os.environ['LOCAL_RANK'] = str(rank)
+    cfg = Config.fromfile(TINY_CONFIG)
+    cfg.default_hooks.sync_bn_group = dict(type='SyncBNGroupHook')
+    cfg.merge_from_dict(
+        dict(launcher='pytorch', work_dir=work_dir, log_level='ERROR')
+    )
+    cfg.model_wrapper_cfg = dict(type='MegDetDistributedDataParallel')
+    runner = Runner.from_cfg(cfg)
+    # As if an entry point other than ours had let it pass. (On the CPU the
+    # wrapper refuses what `sync_bn` itself leads to.)
+    runner.cfg.sync_bn = 'torch'
+    try:
+        runner.train()
+    except ValueError as error:
+        return str(error)
+
+
+def test_sync_bn_in_the_config_is_refused(tmp_path):
+    for message in run_ranks(sync_bn_in_config, 2, str(tmp_path)):
+        assert "sync_bn='torch' in the config" in message
+        assert 'Remove it' in message
+
+
 def test_beside_sync_buffers_hook(tmp_path):
     """Alone it would average variances, after which nothing is to pool."""
     options = {

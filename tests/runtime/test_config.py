@@ -79,6 +79,32 @@ def test_own_wrapper_would_not_hear():
         adapt_config(cfg)
 
 
+OURS_DEEP_INSIDE = dict(
+    type='D', neck=[dict(stages=(dict(norm_cfg=dict(type='MegDetSyncBN')),))]
+)
+
+
+@pytest.mark.parametrize(
+    'ours',
+    [
+        dict(model=OURS_DEEP_INSIDE),
+        dict(model_wrapper_cfg=dict(convert_bn=True)),
+    ],
+)
+@pytest.mark.parametrize('sync_bn', ['torch', 'mmcv'])
+def test_sync_bn_would_undo_ours(ours, sync_bn):
+    with pytest.raises(
+        ConfigError, match=f"sync_bn='{sync_bn}' makes.*Remove sync_bn"
+    ):
+        adapt_config(Config(dict(ours, sync_bn=sync_bn)))
+    adapt_config(Config(dict(ours, sync_bn=None)))
+
+
+def test_sync_bn_without_ours():
+    cfg = Config(dict(model=dict(norm_cfg=dict(type='BN')), sync_bn='torch'))
+    assert adapt_config(cfg).sync_bn == 'torch'
+
+
 def scaled(enable=True, **optim_wrapper):
     return Config(
         dict(

@@ -79,6 +79,14 @@ def test_an_empty_batch_passes_through(training, affine, dtype):
         assert torch.equal(layer.state_dict()[key], value), key
 
 
+def test_an_empty_batch_passes_a_layer_without_bias():
+    layer = MegDetSyncBN(3)
+    layer.bias = None
+    x = torch.empty(0, 3, 4, 4, requires_grad=True)
+    layer(x).sum().backward()
+    assert layer.weight.grad.tolist() == [0.0] * 3
+
+
 def test_wrong_shapes_are_refused():
     layer = MegDetSyncBN(3)
     with pytest.raises(ValueError, match=r'shape \(2, 4, 5, 5\).*\(N, 3'):
