@@ -37,8 +37,8 @@ def check_ranks(world_size: int, device: str) -> None:
     gpus = torch.cuda.device_count()
     if device == 'cuda' and world_size > gpus:
         raise ValueError(
-            f'{world_size} ranks need {world_size} GPUs and there are {gpus}: '
-            'ask for fewer ranks, or pass --device cpu.'
+            f'{world_size} rank(s) need a GPU each and this machine has '
+            f'{gpus}: ask for no more ranks than that, or pass --device cpu.'
         )
 
 
@@ -62,10 +62,12 @@ def run_ranks(
             the first rank that failed; the others are ended.
     """
     with tempfile.TemporaryDirectory() as folder:
-        mp.spawn(
+        mp.start_processes(
             _rank_main,
             args=(fn, world_size, device, threads, folder, args),
             nprocs=world_size,
+            # Forking saves importing everything again, but CUDA forbids it.
+            start_method='spawn' if device == 'cuda' else 'fork',
         )
         return pickle.loads((Path(folder) / 'result').read_bytes())
 

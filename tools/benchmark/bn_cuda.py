@@ -69,7 +69,8 @@ def graph_replay(layer: nn.Module, batch: Batch) -> float | str:
     torch.cuda.current_stream().wait_stream(stream)
     graph = torch.cuda.CUDAGraph()
     try:
-        with torch.cuda.graph(graph):
+        # NCCL's own thread may query events meanwhile.
+        with torch.cuda.graph(graph, capture_error_mode='thread_local'):
             captured = forward_backward(layer, batch)
         with torch.no_grad():
             batch.x.copy_(batch.x.flip(0) * 2 + 1)

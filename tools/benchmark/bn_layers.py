@@ -6,7 +6,7 @@ from __future__ import annotations
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
-from torch.distributed.nn.functional import all_reduce
+from torch.autograd import Function
 from torch.nn.modules._functions import SyncBatchNorm as TorchFunction
 
 from mmdet_megdet.sync_bn import MegDetSyncBN
@@ -23,6 +23,24 @@ class OneRankMegDetSyncBN(MegDetSyncBN):
         return dist.group.WORLD
 
 
+class AllReduce(Function):
+    """Sum over all ranks; so is the gradient's way back."""
+
+    @staticmethod
+    def forward(ctx, vector: Tensor) -> Tensor:
+        """The sum of all ranks' vectors."""
+        total = vector.clone()
+        dist.all_reduce(total)
+        return total
+
+    @staticmethod
+    def backward(ctx, gradient: Tensor) -> Tensor:
+        """The sum of all ranks' gradients."""
+        total = gradient.clone()
+        dist.all_reduce(total)
+        return total
+
+
 class TextbookSyncBN(nn.BatchNorm2d):
     """The usual few lines: moments by a differentiable all-reduce.
 
@@ -35,7 +53,7 @@ class TextbookSyncBN(nn.BatchNorm2d):
         """Normalise ``input`` of shape (N, C, H, W)."""
         x = input.float()
         moments = torch.cat([x.mean((0, 2, 3)), (x * x).mean((0, 2, 3))])
-        moments = all_reduce(moments) / dist.get_world_size()
+        moments = AllReduce.apply(moments) / dist.get_world_size()
         mean, mean_square = moments.chunk(2)
         var = mean_square - mean * mean
         scale = self.weight * (var + self.eps).rsqrt()
