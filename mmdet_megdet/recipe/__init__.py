@@ -1,0 +1,27 @@
+# Copyright (c) mmdet_megdet contributors. All rights reserved.
+"""The arithmetic of a batch on given hardware; standard library alone."""
+
+from .bn_groups import check_bn_size, ranks_per_group
+from .epoch import (
+    aspect_ratio_note,
+    epoch_note,
+    images_per_rank,
+    iterations_per_epoch,
+)
+from .plan import LINEAR_RULE, BatchPlan, PlanError
+from .table import format_table, plan_rows, warmup_text
+
+__all__ = [
+    'LINEAR_RULE',
+    'BatchPlan',
+    'PlanError',
+    'aspect_ratio_note',
+    'check_bn_size',
+    'epoch_note',
+    'format_table',
+    'images_per_rank',
+    'iterations_per_epoch',
+    'plan_rows',
+    'ranks_per_group',
+    'warmup_text',
+]

@@ -1,0 +1,75 @@
+# Copyright (c) mmdet_megdet contributors. All rights reserved.
+"""Plans as a table of plain text, one column each."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from .plan import BatchPlan
+
+
+def plan_rows(
+    plan: BatchPlan, iterations: int | None = None
+) -> dict[str, str]:
+    """What a table says of a plan.
+
+    Args:
+        plan (BatchPlan): The plan.
+        iterations (int, optional): Iterations of an epoch on each rank.
+
+    Returns:
+        dict[str, str]: Texts by the names of their rows.
+    """
+    rows = {
+        'GPUs': str(plan.world_size),
+        'images per GPU': str(plan.images_per_gpu),
+        'images at once': str(plan.images_at_once),
+        'accumulation': _iterations(plan.accumulation),
+        'total batch': f'{plan.total_batch_size} images',
+        'BN statistics': f'{plan.images_per_bn_group} images',
+        'BN groups': _groups(plan),
+    }
+    if iterations is not None:
+        updates, rest = divmod(iterations, plan.accumulation)
+        rows['epoch'] = _iterations(iterations)
+        rows['updates per epoch'] = (
+            f'{updates} + {rest}/{plan.accumulation}' if rest else f'{updates}'
+        )
+    return rows
+
+
+def warmup_text(updates: float, iterations: int) -> str:
+    """A warm-up's length in both units."""
+    return f'{updates:.10g} updates = {_iterations(iterations)}'
+
+
+def _iterations(number: int) -> str:
+    return '1 iteration' if number == 1 else f'{number} iterations'
+
+
+def _groups(plan: BatchPlan) -> str:
+    ranks = plan.ranks_per_bn_group
+    if ranks == 1:
+        return 'BN is local'
+    return f'{plan.world_size // ranks} x {ranks} GPUs'
+
+
+def format_table(columns: Sequence[Mapping[str, str]]) -> str:
+    """Align columns of texts under each other.
+
+    Args:
+        columns (Sequence[Mapping[str, str]]): Texts by row name; all have
+            the same rows.
+
+    Returns:
+        str: One line for each row.
+    """
+    names = list(columns[0])
+    cells = [names, *([column[name] for name in names] for column in columns)]
+    widths = [max(map(len, texts)) for texts in cells]
+    return '\n'.join(
+        '  '.join(
+            text.ljust(width) for text, width in zip(line, widths, strict=True)
+        ).rstrip()
+        for line in zip(*cells, strict=True)
+    )
