@@ -5,7 +5,14 @@ Importing the package registers its components in MMEngine's root registries
 and lets checkpoints of MMEngine pass torch's safe loading.
 """
 
-from . import hooks, runtime, schedulers, sync_bn
+from . import hooks, recipe, runtime, schedulers, sync_bn
 from .version import __version__
 
-__all__ = ['__version__', 'hooks', 'runtime', 'schedulers', 'sync_bn']
+__all__ = [
+    '__version__',
+    'hooks',
+    'recipe',
+    'runtime',
+    'schedulers',
+    'sync_bn',
+]

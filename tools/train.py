@@ -60,8 +60,25 @@ def parse_args() -> argparse.Namespace:
         help='take the statistics of BatchNorm over this many images, or '
         "over those of all ranks ('none'); without it as the config says",
     )
+    parser.add_argument(
+        '--images-per-gpu',
+        type=positive,
+        default=argparse.SUPPRESS,
+        help='images that each GPU takes at once; without it as '
+        'train_dataloader.batch_size says. TotalBatchHook adapts the '
+        'accumulation',
+    )
     add_common_options(parser)
     return parser.parse_args()
+
+
+def positive(text: str) -> int:
+    """Reads a positive number of images."""
+    if not text.isdecimal() or int(text) == 0:
+        raise argparse.ArgumentTypeError(
+            f'{text!r} is not a positive number of images'
+        )
+    return int(text)
 
 
 def bn_size(text: str) -> int | None:
@@ -105,6 +122,8 @@ def apply_options(cfg: Config, args: argparse.Namespace) -> None:
                 'in the config: the batch size that its learning rate is for.'
             )
         cfg.auto_scale_lr.enable = True
+    if 'images_per_gpu' in args:
+        cfg.train_dataloader.batch_size = args.images_per_gpu
     if 'bn_size' in args:
         set_bn_size(cfg, args.bn_size)
     if args.resume == 'auto':

@@ -20,5 +20,11 @@ model = dict(
     neck=dict(norm_cfg=norm_cfg),
 )
 
+# Gradients are accumulated until an update has 256 images, whatever the number
+# of GPUs and the images on each (--images-per-gpu N).
+default_hooks = dict(
+    total_batch=dict(type='TotalBatchHook', total_batch_size=256)
+)
+
 # Seconds. A rank may wait this long for the others in a collective.
 env_cfg = dict(dist_cfg=dict(backend='nccl', timeout=1800))

@@ -4,15 +4,12 @@
 from __future__ import annotations
 
 import logging
-from typing import Any
 
-from mmengine.dist import all_gather_object
 from mmengine.hooks import Hook
 from mmengine.logging import print_log
 from mmengine.optim import OptimWrapper, OptimWrapperDict, _ParamScheduler
 from mmengine.registry import HOOKS
 from mmengine.runner import BaseLoop, IterBasedTrainLoop, Runner
-from torch.utils.data import DataLoader
 
 from ..recipe import (
     BatchPlan,
@@ -22,12 +19,10 @@ from ..recipe import (
     plan_rows,
     warmup_text,
 )
-from ..runtime.batch import images_per_gpu
 from ..runtime.config import ConfigError, check_lr_scaling
 from ..schedulers import WarmupParamScheduler
-from ..sync_bn import MegDetSyncBN
+from .batch_facts import agreed_facts, batches_note, iterations_per_epoch
 from .batch_resume import continue_batch, iteration_schedulers
-from .sync_bn_group import SyncBNGroupHook
 
 _TOTAL_OPTION = '--cfg-options default_hooks.total_batch.total_batch_size={}'
 
@@ -100,7 +95,7 @@ class TotalBatchHook(Hook):
                 "the model's train_step: set accumulative_counts of each and "
                 'remove the hook.'
             )
-        facts = self._agreed_facts(runner)
+        facts = agreed_facts(runner, self.total_batch_size)
         self._bn_sizes = facts['BN sizes']
         try:
             plans = [
@@ -117,6 +112,8 @@ class TotalBatchHook(Hook):
             raise ConfigError(
                 f'TotalBatchHook: {error.explain(_TOTAL_OPTION)}'
             ) from None
+        except ValueError as error:
+            raise ConfigError(f'TotalBatchHook: {error}') from None
         self._plans = plans
         self._check_config(runner, facts['accumulative_counts'])
         runner.optim_wrapper._accumulative_counts = self._plan.accumulation
@@ -147,39 +144,6 @@ class TotalBatchHook(Hook):
         # Where layers differ in BN size there are several, which agree in
         # all else.
         return self._plans[0]
-
-    def _agreed_facts(self, runner: Runner) -> dict[str, Any]:
-        """What the plan is made from, the same on every rank.
-
-        An error of one rank is raised on all, or the others would wait.
-        """
-        try:
-            facts = {
-                'images per GPU': images_per_gpu(runner.train_dataloader),
-                'iterations per epoch': _iterations_per_epoch(runner),
-                'total batch': self.total_batch_size,
-                'BN sizes': _bn_sizes(runner),
-                'accumulative_counts': _configured_counts(runner),
-            }
-        except ValueError as error:
-            facts = dict(error=str(error))
-        by_rank = all_gather_object(facts)
-        for found in by_rank:
-            if 'error' in found:
-                raise ConfigError(f'TotalBatchHook: {found["error"]}')
-        for rank, found in enumerate(by_rank):
-            differences = [
-                f'{key} is {by_rank[0][key]} on rank 0 and {found[key]} on '
-                f'rank {rank}'
-                for key in found
-                if found[key] != by_rank[0][key]
-            ]
-            if differences:
-                raise ConfigError(
-                    f'TotalBatchHook: ranks differ: {"; ".join(differences)}. '
-                    'Start all of them with the same config and options.'
-                )
-        return by_rank[0]
 
     def _check_config(self, runner: Runner, counts: int | None) -> None:
         """Refuse what contradicts the plan, or means something else by it."""
@@ -223,12 +187,12 @@ class TotalBatchHook(Hook):
             images_per_gpu=self._plan.images_per_gpu,
             total_batch_size=self._plan.total_batch_size,
             accumulation=self._plan.accumulation,
-            iterations_per_epoch=_iterations_per_epoch(runner),
+            iterations_per_epoch=iterations_per_epoch(runner),
         )
 
     def _rows(self, runner: Runner) -> dict[str, str]:
         every = [
-            plan_rows(plan, _iterations_per_epoch(runner))
+            plan_rows(plan, iterations_per_epoch(runner))
             for plan in self._plans
         ]
         rows = every[0]
@@ -243,46 +207,14 @@ class TotalBatchHook(Hook):
         return rows | {'learning rate': _learning_rate(runner)}
 
     def _epoch_notes(self, runner: Runner) -> list[str]:
-        iterations = _iterations_per_epoch(runner)
+        iterations = iterations_per_epoch(runner)
         if iterations is None:
             return []
         notes = [
             epoch_note(iterations, self._plan.accumulation),
-            _partial_batch_note(runner.train_dataloader),
+            batches_note(runner.train_dataloader),
         ]
         return [note for note in notes if note is not None]
-
-
-def _iterations_per_epoch(runner: Runner) -> int | None:
-    """None where training does not know epochs."""
-    if isinstance(runner.train_loop, IterBasedTrainLoop):
-        return None
-    return len(runner.train_dataloader)
-
-
-def _bn_sizes(runner: Runner) -> list[int | None]:
-    """The different BN sizes of the model's layers, as SyncBNGroupHook says.
-
-    Empty where no layer synchronises.
-    """
-    sizes = [
-        module.bn_size
-        for module in runner.model.modules()
-        if isinstance(module, MegDetSyncBN)
-    ]
-    for hook in runner.hooks:
-        if isinstance(hook, SyncBNGroupHook) and hook.bn_size != 'layers':
-            sizes = [hook.bn_size] * len(sizes)
-    return list(dict.fromkeys(sizes))
-
-
-def _configured_counts(runner: Runner) -> int | None:
-    """``accumulative_counts`` as the config has it; None if it has not."""
-    config = runner.cfg.get('optim_wrapper')
-    if isinstance(config, dict) and 'accumulative_counts' in config:
-        return config['accumulative_counts']
-    counts = runner.optim_wrapper._accumulative_counts
-    return None if counts == 1 else counts
 
 
 def _length_row(scheduler: _ParamScheduler, plan: BatchPlan) -> dict[str, str]:
@@ -292,8 +224,10 @@ def _length_row(scheduler: _ParamScheduler, plan: BatchPlan) -> dict[str, str]:
         text = warmup_text(length, plan.iterations(length))
     else:
         text = warmup_text(length / plan.accumulation, length)
-    ours = isinstance(scheduler, WarmupParamScheduler)
-    return {'warm-up' if ours else type(scheduler).__name__: text}
+    if not isinstance(scheduler, WarmupParamScheduler):
+        return {type(scheduler).__name__: text}
+    name = scheduler.param_name
+    return {'warm-up' if name == 'lr' else f'{name} warm-up': text}
 
 
 def _learning_rate(runner: Runner) -> str:
@@ -303,18 +237,3 @@ def _learning_rate(runner: Runner) -> str:
     if len(rates) == 1:
         return f'{rates[0]:g}'
     return f'{rates[0]:g} to {rates[-1]:g}, by parameter group'
-
-
-def _partial_batch_note(loader: DataLoader) -> str | None:
-    sampler = loader.batch_sampler
-    if getattr(sampler, 'drop_last', True):
-        return None
-    rest = len(sampler.sampler) % images_per_gpu(loader)
-    if rest == 0:
-        return None
-    return (
-        f'the last batch of an epoch holds {rest} image(s) instead of '
-        f'{images_per_gpu(loader)} on each GPU, and its update fewer than the '
-        'others. Leave it out with drop_last=True (of the batch sampler, or '
-        'of the dataloader where it has none).'
-    )

@@ -46,7 +46,8 @@ def aspect_ratio_note(images_on_rank: int, images_per_gpu: int) -> str | None:
     Returns:
         str, optional: The note, with a remedy; None where nothing is wrong.
     """
-    if images_on_rank % images_per_gpu:
+    # A batch of one is full at once, and leaves no remainder.
+    if images_per_gpu == 1 or images_on_rank % images_per_gpu:
         return None
     return (
         f'each rank has {images_on_rank} images an epoch, a whole number of '

@@ -23,8 +23,9 @@ def nearest_splits(asked: Split) -> list[Split]:
         asked (Split): A split with problems.
 
     Returns:
-        list[Split]: Splits without; the one that changes the fewest numbers
-        comes first, then the one that changes them by the smallest factors.
+        list[Split]: Splits without; those that change the fewest numbers
+        come first, among them those that keep the total batch, and among
+        these those that change by the smallest factors.
     """
     chosen: dict[frozenset[str], Split] = {}
     for split in sorted(_candidates(asked), key=lambda s: _cost(asked, s)):
@@ -58,9 +59,16 @@ def _cost(asked: Split, split: Split) -> tuple:
         for name in names
     )
     order = [_PREFERENCE.index(name) for name in names]
+    # The total batch is what a recipe is made for, and kept if it can be.
     # Rounded, so that halving and doubling cost the same. The split itself
     # settles what is left.
-    return len(names), round(distance, 9), order, split._replace(bn_size=0)
+    return (
+        len(names),
+        'total_batch_size' in names,
+        round(distance, 9),
+        order,
+        split._replace(bn_size=0),
+    )
 
 
 def _candidates(asked: Split) -> Iterator[Split]:

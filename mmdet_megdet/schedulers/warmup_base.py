@@ -1,25 +1,83 @@
 # Copyright (c) mmdet_megdet contributors. All rights reserved.
-"""The mechanism of all warm-up shapes: when to write, others, resume."""
+"""The mechanism of all warm-up shapes: what is counted, what is written."""
 
 from __future__ import annotations
 
-import logging
+from fractions import Fraction
+from typing import Literal
 
-from mmengine.logging import print_log
+from mmengine.optim.scheduler.momentum_scheduler import MomentumSchedulerMixin
 from mmengine.optim.scheduler.param_scheduler import (
     INF,
     OptimizerType,
     _ParamScheduler,
 )
 
+from .arguments import check_optimizer, check_range, check_values
+from .others import factors_of_others
+from .resume import check_state
+
 
 class WarmupParamScheduler(_ParamScheduler):
-    """What all warm-up shapes share.
+    """What all warm-ups share; their shapes are subclasses.
 
-    A subclass sets its own parameters before it calls this ``__init__``,
-    which already writes the first value, and implements :meth:`_factor`.
+    Contract:
+
+    - **Units.** ``begin`` and ``end`` count optimizer updates: calls of the
+      ``OptimWrapper``'s ``step``, one after every ``accumulative_counts``
+      iterations and one for what is left at the end of training, those that
+      a gradient scaler skips included. So a warm-up of 1000 updates lasts as
+      long on any hardware. With ``count='iters'`` they count iterations, as
+      MMEngine's schedulers do, and with ``by_epoch=True`` epochs. The Runner
+      calls :meth:`step` after every iteration (or epoch); nobody else does.
+    - **Values.** Update ``begin + t`` (counted from 0) uses the shape's value
+      at ``t`` of ``T = end - begin``, within ``2**-51`` of the larger end's
+      value. It stays the same during the iterations of one update.
+    - **Ends.** Before ``begin`` nothing is written. Update ``begin`` uses
+      the start value and update ``end`` the end value, both bit for bit.
+      Afterwards nothing is written. The start value is ``start_factor``
+      times the group's own value in the optimizer, and the end value is the
+      group's own value, so multipliers of parameter groups are kept.
+      ``start_value`` and ``end_value`` name them instead, the same for
+      every group; a group whose own value is 0 (frozen) stays at 0.
+    - **Other schedulers** that multiply the value before or during the
+      warm-up, as ``MultiStepLR`` does, keep their effect, in any order. A
+      factor that meets the value 0 would be lost: that is an error.
+    - **Resume** continues exactly, at any step, also where
+      ``accumulative_counts`` is not what it was: at the same update. The
+      checkpoint's settings and base values rule; where the config says
+      otherwise, the log warns.
+
+    Args:
+        optimizer (OptimWrapper or Optimizer): Optimizer, wrapped or not. The
+            Runner gives each wrapper of an ``OptimWrapperDict`` its own.
+        param_name (str): Key in the optimizer's ``param_groups``.
+        start_factor (float, optional): Factor of the group's value at
+            ``begin``, in [0, 1]. Defaults to None: 0.001 unless
+            ``start_value`` is given.
+        begin (int): First step of the warm-up. Defaults to 0.
+        end (int): Step that uses the end value. Required. (Runner fills a
+            missing ``end`` with the length of the whole training.)
+        by_epoch (bool): Whether to step once an epoch. For a warm-up given
+            in epochs that rises with every iteration, add
+            ``convert_to_iter_based=True`` in the config: it is then kept in
+            iterations. Defaults to False.
+        count (str): What ``begin`` and ``end`` count unless ``by_epoch``:
+            'updates' or 'iters'. Defaults to 'updates'.
+        start_value (float, optional): Value at ``begin``, instead of
+            ``start_factor``. Defaults to None.
+        end_value (float, optional): Value at ``end`` and after, with
+            ``start_value``. Defaults to None: the group's own.
+
+    Raises:
+        TypeError: For a number of steps that is not an int, or an optimizer
+            whose updates cannot be counted.
+        ValueError: For values that contradict each other or are out of
+            range.
     """
 
+    # Arguments that are lengths, which may be given in epochs.
+    _LENGTHS: tuple[str, ...] = ('begin', 'end')
     # What changes from step to step; all other state comes from the config.
     _PROGRESS = frozenset(
         {'last_step', '_global_step', '_last_value', '_others_factor'}
@@ -29,146 +87,157 @@ class WarmupParamScheduler(_ParamScheduler):
         self,
         optimizer: OptimizerType,
         param_name: str,
-        begin: int,
-        end: int,
-        by_epoch: bool,
+        start_factor: float | None = None,
+        begin: int = 0,
+        end: int = INF,
+        by_epoch: bool = False,
+        count: Literal['updates', 'iters'] = 'updates',
+        start_value: float | None = None,
+        end_value: float | None = None,
     ) -> None:
-        for name, value in (('begin', begin), ('end', end)):
-            if not isinstance(value, int) or isinstance(value, bool):
-                raise TypeError(
-                    f'{name} must be an int, a number of steps, but got '
-                    f'{name}={value!r}'
-                )
-        if end >= INF:
+        if start_factor is None and start_value is None and end_value is None:
+            start_factor = 0.001
+        self.start_factor = start_factor
+        self.start_value = start_value
+        self.end_value = end_value
+        self.count = 'epochs' if by_epoch else count
+        if count not in ('updates', 'iters') or (
+            by_epoch and count == 'iters'
+        ):
             raise ValueError(
-                'end is required: give the step at which the warm-up is to '
-                f'reach the base value, but got end={end}'
+                "count is 'updates' or 'iters', and with by_epoch=True is "
+                f'left out, but got count={count!r}, by_epoch={by_epoch}'
             )
-        if not 0 <= begin < end:
-            raise ValueError(
-                'a warm-up needs 0 <= begin < end, but got '
-                f'begin={begin}, end={end}'
-            )
+        self._check_arguments(begin, end)
+        check_optimizer(optimizer, self.count)
         # Per group, what other schedulers have multiplied the value by.
         # None until begin, where it is first measured.
         self._others_factor: list[float] | None = None
+        # Calls of optimizer.step seen. MMEngine's __init__ sets its count to
+        # -1 and then steps once, for step 0.
+        self._calls = -2
         super().__init__(
             optimizer, param_name, begin=begin, end=end, by_epoch=by_epoch
         )
+        if end_value is not None and len(set(self.base_values) - {0}) > 1:
+            raise ValueError(
+                f'end_value={end_value} is one value for all parameter '
+                f'groups, but their own {param_name} differs: '
+                f'{sorted(set(self.base_values))}. Leave end_value out to '
+                'end at their own values.'
+            )
+
+    def _check_arguments(self, begin: int, end: int) -> None:
+        check_range(begin, end)
+        check_values(self.start_factor, self.start_value, self.end_value)
 
     @classmethod
     def build_iter_from_epoch(
         cls,
         *args,
-        begin: float = 0,
-        end: float = INF,
         by_epoch: bool = True,
         epoch_length: int | None = None,
+        count: str = 'iters',
         **kwargs,
     ) -> WarmupParamScheduler:
         """Build from epochs, as ``convert_to_iter_based=True`` asks for.
 
         ``begin`` and ``end`` are epochs here; a part of one is rounded to
-        the nearest iteration. The Runner gives ``epoch_length``.
+        the nearest iteration. They are kept in iterations: an epoch need not
+        be a whole number of updates. The Runner gives ``epoch_length``.
         """
-        if not by_epoch:
+        if not by_epoch or count != 'iters':
             raise ValueError(
-                'convert_to_iter_based=True needs begin and end in epochs, '
-                'but got by_epoch=False. Drop one of the two.'
+                'convert_to_iter_based=True turns epochs into iterations, '
+                f'but got by_epoch={by_epoch}, count={count!r}. Drop one of '
+                'the two.'
             )
         if not epoch_length or epoch_length < 1:
             raise ValueError(
                 'epoch_length must be the number of iterations in an epoch, '
                 f'but got {epoch_length!r}'
             )
-        return cls(
-            *args,
-            begin=round(begin * epoch_length),
-            end=end if end >= INF else round(end * epoch_length),
-            by_epoch=False,
-            **kwargs,
-        )
+        for name in cls._LENGTHS:
+            if name in kwargs and kwargs[name] < INF:
+                kwargs[name] = round(kwargs[name] * epoch_length)
+        return cls(*args, by_epoch=False, count='iters', **kwargs)
 
-    def _factor(self, t: int) -> float:
-        """Factor of the base value for ``0 <= t < end - begin``."""
+    def _shape(
+        self, start: Fraction, end: Fraction, progress: Fraction
+    ) -> Fraction:
+        """Value at ``0 < progress < 1``, where ``start != end``."""
         raise NotImplementedError
 
     def step(self) -> None:
-        """Count one step and write the value for the next one.
+        """Count what was done and write the value for the next update.
 
-        mmengine's own ``step`` never writes at ``end``. It also warns if the
-        optimizer has not stepped yet, which under gradient accumulation is
-        every time.
+        MMEngine's own ``step`` counts calls, never writes at ``end``, and
+        warns if the optimizer has not stepped yet, which under gradient
+        accumulation is every time.
         """
-        self._global_step += 1
+        done = self._global_step
+        self._global_step += self._new_steps()
+        if self._global_step == done:
+            return
         groups = self.optimizer.param_groups
-        if self.begin <= self._global_step <= self.end:
-            self.last_step = self._global_step - self.begin
+        if self.begin <= self._global_step and done < self.end:
+            self.last_step = min(self._global_step, self.end) - self.begin
             values = self._get_value()
             for group, value in zip(groups, values, strict=True):
                 group[self.param_name] = value
         self._last_value = [group[self.param_name] for group in groups]
 
+    def _new_steps(self) -> int:
+        """What was done since the last call, in the unit of ``begin``."""
+        if self.count != 'updates':
+            return 1
+        seen, self._calls = self._calls, self.optimizer._global_step
+        # It starts again from -1 when another scheduler is built.
+        return self._calls - (seen if seen <= self._calls else -1)
+
     def _get_value(self) -> list[float]:
         """Values of the groups at ``t = last_step``."""
-        t = self.last_step
-        self._others_factor = self._measure_others()
-        # 1.0 leaves the base value as it is, bit for bit, whatever the
-        # rounding of a shape's formula.
-        factor = 1.0 if t == self.end - self.begin else self._factor(t)
+        self._others_factor = factors_of_others(self)
+        progress = Fraction(self.last_step, self.end - self.begin)
         return [
-            base * factor * others
+            float(self._own_value(base, progress)) * others
             for base, others in zip(
                 self.base_values, self._others_factor, strict=True
             )
         ]
 
-    def _measure_others(self) -> list[float]:
-        """Take in what others did to the values since our last writing.
+    def _own_value(self, base: float, progress: Fraction) -> Fraction:
+        start, end = self._ends(Fraction(base))
+        # The ends by a special case, whatever the rounding of a shape.
+        if progress == 1 or start == end:
+            return end
+        return start if progress == 0 else self._shape(start, end, progress)
 
-        mmengine's schedulers multiply the value that they find in the group.
-        The ratio of what is there now to what we wrote is therefore theirs.
-        """
-        if self._others_factor is None:
-            before, written = [1.0] * len(self.base_values), self.base_values
-        else:
-            before, written = self._others_factor, self._last_value
-        found = [g[self.param_name] for g in self.optimizer.param_groups]
-        # A group with base 0 stays at 0: no factor to keep.
-        return [
-            factor * self._ratio(i, now, then) if self.base_values[i] else 1.0
-            for i, (factor, now, then) in enumerate(
-                zip(before, found, written, strict=True)
-            )
-        ]
-
-    def _ratio(self, group: int, found: float, written: float) -> float:
-        # 0 times gamma is 0, so the number does not tell whether somebody
-        # multiplied it. The object does: a scheduler with nothing to do puts
-        # back the very float that it took.
-        if found is written:
-            return 1.0
-        if found == 0 or written == 0:
-            raise ValueError(
-                f'{type(self).__name__}: another scheduler or hook set '
-                f'{self.param_name} of parameter group {group} from '
-                f'{written} to {found} by step {self._global_step}, inside '
-                f'the warm-up from {self.begin} to {self.end}. At the value '
-                '0 its factor is lost. Move that milestone, put the warm-up '
-                'first in param_scheduler, or use start_factor > 0.'
-            )
-        return found / written
+    def _ends(self, base: Fraction) -> tuple[Fraction, Fraction]:
+        if self.start_factor is not None:
+            return base * Fraction(self.start_factor), base
+        if base == 0:
+            return base, base
+        end = base if self.end_value is None else Fraction(self.end_value)
+        return Fraction(self.start_value), end
 
     def state_dict(self) -> dict:
         """State in plain Python numbers, strings and lists of numbers."""
         if self.begin <= self._global_step < self.end:
             # A factor lost at the value 0 could not be told any more by who
             # loads this.
-            self._measure_others()
-        return super().state_dict()
+            factors_of_others(self)
+        state = super().state_dict()
+        # How often this process has called step is not how often training
+        # has.
+        del state['_calls']
+        return state | dict(
+            type=type(self).__name__,
+            found=[g[self.param_name] for g in self.optimizer.param_groups],
+        )
 
     def load_state_dict(self, state_dict: dict) -> None:
-        """Continue from a checkpoint, whose settings and base values rule.
+        """Continue from a checkpoint, whose settings and values rule.
 
         Load the optimizer's state first, as the Runner does.
 
@@ -176,46 +245,35 @@ class WarmupParamScheduler(_ParamScheduler):
             ValueError: If it is the state of another kind of scheduler, or
                 of other parameter groups.
         """
-        name = type(self).__name__
-        own = {k: v for k, v in vars(self).items() if k != 'optimizer'}
-        if (
-            own.keys() - state_dict.keys()
-            or state_dict['param_name'] != self.param_name
-            or len(state_dict['base_values']) != len(self.base_values)
+        state = dict(state_dict)
+        check_state(self, state)
+        del state['type']
+        found = state.pop('found')
+        super().load_state_dict(state)
+        for group, value, written in zip(
+            self.optimizer.param_groups, found, self._last_value, strict=True
         ):
-            raise ValueError(
-                f'{name} for {self.param_name} of {len(self.base_values)} '
-                'parameter groups cannot resume from the state of another '
-                'scheduler or optimizer. Keep param_scheduler, optim_wrapper '
-                'and model as they were when the checkpoint was saved.'
-            )
-        settings = sorted(own.keys() - self._PROGRESS - {'base_values'})
-        pairs = [(key, state_dict[key], own[key]) for key in settings]
-        for both in dict.fromkeys(
-            zip(state_dict['base_values'], self.base_values, strict=True)
-        ):
-            pairs.append((f'base {self.param_name}', *both))
-        changes = [
-            f'{what} is {theirs} (config: {ours})'
-            for what, theirs, ours in pairs
-            if theirs != ours
-        ]
-        if changes:
-            print_log(
-                f'{name} resumes with what the checkpoint says, not the '
-                f'config: {", ".join(changes)}. To train with the changed '
-                'config, start from the weights alone (load_from without '
-                'resume).',
-                logger='current',
-                level=logging.WARNING,
-            )
+            # The optimizer may still hold what our __init__, or another's,
+            # wrote over the loaded value. One object for what is the same
+            # value: see factors_of_others.
+            group[self.param_name] = written if value == written else value
+
+
+class LRWarmupMixin:
+    """Makes a warm-up one of the learning rate."""
+
+    def __init__(
+        self, optimizer: OptimizerType, *args, param_name='lr', **kwargs
+    ) -> None:
+        super().__init__(optimizer, param_name, *args, **kwargs)
+
+
+class MomentumWarmupMixin(MomentumSchedulerMixin):
+    """Makes a warm-up one of SGD's momentum or of Adam's beta_1."""
+
+    def load_state_dict(self, state_dict: dict) -> None:
+        """As the warm-up's, Adam's betas included."""
         super().load_state_dict(state_dict)
-        groups = self.optimizer.param_groups
-        for group, last, fresh in zip(
-            groups, self._last_value, own['_last_value'], strict=True
-        ):
-            # The group may still hold what our __init__ wrote over it. And
-            # _ratio compares objects, which were not loaded together.
-            found = group[self.param_name]
-            if found is fresh or found == last:
-                group[self.param_name] = last
+        if self.use_betas:
+            for group in self.optimizer.param_groups:
+                group['betas'] = (group['momentum'], *group['betas'][1:])

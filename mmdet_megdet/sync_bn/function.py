@@ -111,14 +111,13 @@ def _normalise(
 ) -> None:
     """Write ``(x - origin) * scale + shift`` into ``y``."""
     blocks = Blocks(x)
-    work = blocks.work(x)
     for x_block, y_block, origin_block, scale_block, shift_block in zip(
         blocks.split(x),
         blocks.split(y),
         *map(blocks.split_vector, (origin, scale, shift)),
         strict=True,
     ):
-        result = _result(y_block, work)
+        result = _result(y_block, blocks.dtype)
         torch.sub(x_block, origin_block, out=result)
         result.mul_(scale_block).add_(shift_block)
         _deliver(result, y_block)
@@ -158,23 +157,24 @@ def _input_gradient(
 ) -> None:
     """Write ``((x - origin) * slope + dy + shift) * scale`` into ``dx``."""
     blocks = Blocks(x)
-    work = blocks.work(x)
     for x_block, dy_block, dx_block, origin_block, *constants in zip(
         *map(blocks.split, (x, dy, dx)),
         *map(blocks.split_vector, (origin, slope, shift, scale)),
         strict=True,
     ):
         slope_block, shift_block, scale_block = constants
-        result = _result(dx_block, work)
+        result = _result(dx_block, blocks.dtype)
         torch.sub(x_block, origin_block, out=result)
         result.mul_(slope_block).add_(dy_block)
         result.add_(shift_block).mul_(scale_block)
         _deliver(result, dx_block)
 
 
-def _result(block: Tensor, work: Tensor) -> Tensor:
+def _result(block: Tensor, dtype: torch.dtype) -> Tensor:
     """Where to compute a block: in place, unless it is half precision."""
-    return block if block.dtype == work.dtype else work[: len(block)]
+    return (
+        block if block.dtype == dtype else torch.empty_like(block, dtype=dtype)
+    )
 
 
 def _deliver(result: Tensor, block: Tensor) -> None:

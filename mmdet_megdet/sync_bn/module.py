@@ -88,7 +88,7 @@ class MegDetSyncBN(_BatchNorm):
     Examples:
         >>> norm_cfg = dict(type='MegDetSyncBN', bn_size=32)
 
-    Source: MegDet (Peng et al., CVPR 2018), section 3.2.
+    Source: MegDet (Peng et al., CVPR 2018), section 3.
     """
 
     def __init__(

@@ -1,5 +1,6 @@
 # Copyright (c) mmdet_megdet contributors. All rights reserved.
 import io
+import itertools
 import math
 import warnings
 from fractions import Fraction
@@ -7,15 +8,15 @@ from fractions import Fraction
 import pytest
 import torch
 from mmengine.logging import MMLogger
-from mmengine.optim import MultiStepLR, OptimWrapper
+from mmengine.optim import MultiStepLR, OptimWrapper, OptimWrapperDict
 from mmengine.registry import PARAM_SCHEDULERS
 
 from mmdet_megdet.schedulers import (
+    PreciseCosineWarmup,
     PreciseLinearWarmup,
     PreciseLinearWarmupMomentum,
     PreciseLinearWarmupParamScheduler,
 )
-from mmdet_megdet.schedulers.warmup import linear_factor
 
 U = Fraction(1, 2**53)  # rounding moves a float64 by at most U times itself
 
@@ -43,8 +44,15 @@ def train(optimizer, schedulers, iterations, key='lr'):
     return used
 
 
-@pytest.mark.parametrize('total', [1, 2, 1000, 8000])
-@pytest.mark.parametrize('start_factor', [0, 0.001, 1 / 3, 1.0])
+@pytest.mark.parametrize(
+    ('total', 'start_factor'),
+    [
+        *itertools.product([1, 2], [0, 0.001, 1 / 3, 1.0]),
+        (1000, 0),
+        (1000, 0.001),
+        (8000, 0.001),
+    ],
+)
 @pytest.mark.parametrize('begin', [0, 7])
 def test_every_step_is_the_closed_formula(total, start_factor, begin):
     bases = [0.04, 0.1 / 3, 1.9e-3]
@@ -61,20 +69,10 @@ def test_every_step_is_the_closed_formula(total, start_factor, begin):
         exact = start + (1 - start) * Fraction(t, total)
         ratio = 1 - (1 - t / total) * (1 - start_factor)  # MMCV 1.x
         for base, value in zip(bases, used[begin + t], strict=True):
-            error = abs(Fraction(value) - Fraction(base) * exact)
-            # The factor, at most 1, is rounded once: U / 2. The product is
-            # rounded once: U.
-            assert error <= Fraction(3, 2) * U * Fraction(base)
+            assert value == float(Fraction(base) * exact)
             # MMCV's rule is within 2.5 U: 1 - x is exact for x >= 1/2, and
-            # for smaller x the error of x itself is halved. 1.5 + 2.5 = 4.
+            # for smaller x the error of x itself is halved. Ours within U.
             assert abs(value - base * ratio) <= 2**-51 * base
-
-
-def test_factor_is_rounded_once():
-    # 0.1 + 0.9 * 1 / 3 in plain floats is 0.4, and two roundings more.
-    exact = Fraction(0.1) + (1 - Fraction(0.1)) / 3
-    assert linear_factor(1, 3, 0.1) == float(exact)
-    assert linear_factor(3, 3, 0.1) == 1.0
 
 
 def test_optim_wrapper_and_its_base_settings():
@@ -86,6 +84,8 @@ def test_optim_wrapper_and_its_base_settings():
         wrapper.step()
         warmup.step()
     assert read(wrapper) == [0.04, 0.08, 0.04]
+    with pytest.raises(TypeError, match=r"one warm-up for each of \['a'\]"):
+        PreciseLinearWarmup(OptimWrapperDict(a=wrapper), end=2)
 
 
 def test_frozen_group_stays_frozen():
@@ -222,11 +222,20 @@ def test_resume_continues_exactly(stop, warmup_first, milestones):
 @pytest.mark.parametrize('stop', [0, 3, 4, 12, 13])
 @pytest.mark.parametrize('warmup_first', [True, False])
 @pytest.mark.parametrize('load_optimizer', [True, False])
-def test_resume_with_schedulers_built_last(stop, warmup_first, load_optimizer):
-    # As Runner.resume before Runner.train does, or without its optimizer.
+@pytest.mark.parametrize('milestone', [12, 13, 16])
+def test_resume_with_schedulers_built_last(
+    stop, warmup_first, load_optimizer, milestone
+):
+    # As Runner.resume does, or without its optimizer.
     def build(optimizer):
+        milestones = [milestone]
         return in_order(
-            optimizer, warmup_first, [16], start_factor=0, begin=3, end=13
+            optimizer,
+            warmup_first,
+            milestones,
+            start_factor=0,
+            begin=3,
+            end=13,
         )
 
     optimizer = make_optimizer(0.04, 0.07)
@@ -289,6 +298,7 @@ def test_the_state_of_something_else_is_refused():
         MultiStepLR(make_optimizer(0.04), [2]),
         PreciseLinearWarmup(make_optimizer(0.04, 0.04), end=8),
         PreciseLinearWarmupMomentum(make_optimizer(0.04), end=8),
+        PreciseCosineWarmup(make_optimizer(0.04), end=8),
     ):
         with pytest.raises(ValueError, match='state of another'):
             warmup.load_state_dict(other.state_dict())
@@ -296,7 +306,7 @@ def test_the_state_of_something_else_is_refused():
 
 def test_no_warning_while_gradients_accumulate():
     optimizer = make_optimizer(0.04)
-    warmup = PreciseLinearWarmup(optimizer, end=8)
+    warmup = PreciseLinearWarmup(optimizer, end=8, count='iters')
     with warnings.catch_warnings():
         warnings.simplefilter('error')
         for _ in range(8):  # no optimizer.step() yet
@@ -318,11 +328,16 @@ def test_epochs_are_kept_in_iterations():
     )
     # 1.5 * 29 = 43.5, and to even 44
     assert (warmup.begin, warmup.end, warmup.by_epoch) == (29, 44, False)
+    assert warmup.count == 'iters'
     for wrong in (dict(by_epoch=False, epoch_length=29), dict(epoch_length=0)):
-        with pytest.raises(ValueError, match=r'must be|needs'):
+        with pytest.raises(ValueError, match=r'must be|turns'):
             PreciseLinearWarmup.build_iter_from_epoch(
                 optimizer, end=2, **wrong
             )
+    with pytest.raises(ValueError, match="count='updates'"):
+        PreciseLinearWarmup.build_iter_from_epoch(
+            optimizer, end=2, epoch_length=29, count='updates'
+        )
     with pytest.raises(ValueError, match='end is required'):
         PreciseLinearWarmup.build_iter_from_epoch(optimizer, epoch_length=29)
 
@@ -339,6 +354,14 @@ def test_epochs_are_kept_in_iterations():
         (dict(end=8, start_factor=-0.1), ValueError, '-0.1'),
         (dict(end=8, start_factor=1.5), ValueError, '1.5'),
         (dict(end=8, start_factor=math.nan), ValueError, 'nan'),
+        (dict(end=8, count='epochs'), ValueError, "count='epochs'"),
+        (dict(end=8, count='iters', by_epoch=True), ValueError, 'left out'),
+        (dict(end=8, start_factor=0.1, start_value=0.1), ValueError, 'or'),
+        (dict(end=8, start_factor=0.1, end_value=0.1), ValueError, 'or'),
+        (dict(end=8, end_value=0.1), ValueError, 'start_value with'),
+        (dict(end=8, start_value=-0.1), ValueError, '-0.1'),
+        (dict(end=8, start_value=math.inf), ValueError, 'inf'),
+        (dict(end=8, start_value=0, end_value=0), ValueError, '> 0'),
     ],
 )
 def test_bad_arguments(kwargs, error, match):

@@ -9,6 +9,8 @@ import pytest
 import torch
 from mmengine.hooks import Hook
 from mmengine.model import BaseModel
+from mmengine.optim import OptimWrapper, OptimWrapperDict
+from mmengine.registry import HOOKS
 from mmengine.runner import Runner
 
 import mmdet_megdet.schedulers  # noqa: F401  registers the warm-up
@@ -35,7 +37,7 @@ class RecordLR(Hook):
         self.used[runner.iter] = [group['lr'] for group in groups]
 
 
-def run(work_dir, param_scheduler, train_cfg, accumulative_counts=1, **kwargs):
+def run(work_dir, param_scheduler, train_cfg, accumulation=None, **kwargs):
     """Train; returns the learning rates by iteration."""
     record = RecordLR()
     by_epoch = train_cfg['by_epoch']
@@ -56,15 +58,14 @@ def run(work_dir, param_scheduler, train_cfg, accumulative_counts=1, **kwargs):
             type='OptimWrapper',
             optimizer=dict(type='SGD', lr=LR, momentum=0.9),
             paramwise_cfg=dict(bias_lr_mult=2.0),
-            accumulative_counts=accumulative_counts,
         ),
         param_scheduler=param_scheduler,
         default_hooks=dict(
             checkpoint=dict(
-                type='CheckpointHook', interval=4, by_epoch=by_epoch
+                type='CheckpointHook', interval=1, by_epoch=by_epoch
             )
         ),
-        custom_hooks=[record],
+        custom_hooks=[record, *([accumulation] if accumulation else [])],
         # Runners of one name would share message hub and logger.
         experiment_name=f'warmup_{next(_COUNT)}',
         **kwargs,
@@ -73,12 +74,13 @@ def run(work_dir, param_scheduler, train_cfg, accumulative_counts=1, **kwargs):
     return record.used
 
 
-def warmup_lr(iteration, begin, end, start_factor):
+def warmup_lr(iteration, begin=2, end=8, start_factor=0):
+    """The closed formula, rounded once."""
     if not begin <= iteration < end:
         return [LR, 2 * LR]
     start = Fraction(start_factor)
     factor = start + (1 - start) * Fraction(iteration - begin, end - begin)
-    return [LR * float(factor), 2 * LR * float(factor)]
+    return [float(Fraction(lr) * factor) for lr in (LR, 2 * LR)]
 
 
 BY_ITER = dict(by_epoch=False, max_iters=10)
@@ -86,8 +88,13 @@ WARMUP = dict(type='PreciseLinearWarmup', start_factor=0, begin=2, end=8)
 
 
 def test_lr_of_each_iteration(tmp_path):
-    used = run(tmp_path, [WARMUP], BY_ITER)
-    assert used == {i: warmup_lr(i, 2, 8, 0) for i in range(10)}
+    used = run(
+        tmp_path,
+        [dict(WARMUP, count='iters')],
+        BY_ITER,
+        accumulation=late(4),
+    )
+    assert used == {i: warmup_lr(i) for i in range(10)}
 
 
 def test_warmup_in_epochs(tmp_path):
@@ -104,7 +111,7 @@ def test_warmup_in_epochs(tmp_path):
 def test_resume_within_the_warmup(tmp_path, monkeypatch):
     # Under torch >= 2.6 mmengine alone does not load what it saved.
     monkeypatch.setenv('TORCH_FORCE_NO_WEIGHTS_ONLY_LOAD', '1')
-    milestones = dict(type='MultiStepLR', milestones=[5], by_epoch=False)
+    milestones = dict(type='MultiStepLR', milestones=[4], by_epoch=False)
     for name, schedulers in (
         ('first', [WARMUP, milestones]),
         ('last', [milestones, WARMUP]),
@@ -121,7 +128,121 @@ def test_resume_within_the_warmup(tmp_path, monkeypatch):
         assert resumed == {i: straight[i] for i in range(4, 10)}
 
 
-def test_accumulation_brings_no_warning(tmp_path):
+@HOOKS.register_module()
+class AccumulateLate(Hook):
+    """Set the accumulation as late as before_run."""
+
+    def __init__(self, counts):
+        self.counts = counts
+
+    def before_run(self, runner):
+        runner.optim_wrapper._accumulative_counts = self.counts
+
+
+def late(counts):
+    return dict(type='AccumulateLate', counts=counts)
+
+
+@pytest.mark.parametrize('counts', [1, 3, 8])
+def test_updates_are_counted_whatever_the_accumulation(tmp_path, counts):
+    # 10 updates, the last of a single iteration under accumulation.
+    iterations = 9 * counts + 1
     with warnings.catch_warnings():
         warnings.filterwarnings('error', message='.*optimizer.step.*')
-        run(tmp_path, [WARMUP], BY_ITER, accumulative_counts=4)
+        used = run(
+            tmp_path,
+            [WARMUP],
+            dict(by_epoch=False, max_iters=iterations),
+            accumulation=late(counts),
+        )
+    assert used == {i: warmup_lr(i // counts) for i in range(iterations)}
+
+
+def test_resume_within_an_accumulation_and_with_another(tmp_path, monkeypatch):
+    monkeypatch.setenv('TORCH_FORCE_NO_WEIGHTS_ONLY_LOAD', '1')
+    milestones = dict(type='MultiStepLR', milestones=[13], by_epoch=False)
+    straight = run(
+        tmp_path,
+        [WARMUP, milestones],
+        dict(by_epoch=False, max_iters=30),
+        accumulation=late(3),
+    )
+    # 4 updates and 1 iteration done; the milestone is in the same iteration.
+    for counts, load in ((3, 'iter_13.pth'), (2, 'iter_12.pth')):
+        resumed = run(
+            tmp_path / str(counts),
+            [WARMUP, milestones],
+            dict(by_epoch=False, max_iters=30),
+            accumulation=late(counts),
+            load_from=str(tmp_path / load),
+            resume=True,
+        )
+        if counts == 3:
+            assert resumed == {i: straight[i] for i in range(13, 30)}
+            continue
+        # 4 updates are done; the fifth takes 2 iterations now.
+        for i, values in resumed.items():
+            gamma = 0.1 if i >= 13 else 1
+            for value, wanted in zip(
+                values, warmup_lr(4 + (i - 12) // 2), strict=True
+            ):
+                # The milestone's product, its ratio, our product: 3 U.
+                assert abs(value - gamma * wanted) <= 2**-51 * gamma * wanted
+
+
+class TwoOptimizers(BaseModel):
+    """The second is updated in every other iteration only."""
+
+    def __init__(self):
+        super().__init__()
+        self.first = torch.nn.Linear(2, 1)
+        self.second = torch.nn.Linear(2, 1)
+        self.calls = 0
+
+    def train_step(self, data, optim_wrapper):
+        inputs = torch.stack(data)
+        optim_wrapper['first'].update_params(self.first(inputs).sum())
+        self.calls += 1
+        if self.calls % 2 == 0:
+            optim_wrapper['second'].update_params(self.second(inputs).sum())
+        return {}
+
+    def forward(self, *inputs, **kwargs):
+        raise NotImplementedError
+
+
+def test_each_optimizer_of_several_has_its_own_updates(tmp_path):
+    model = TwoOptimizers()
+    wrappers = OptimWrapperDict(
+        **{
+            name: OptimWrapper(
+                torch.optim.SGD(getattr(model, name).parameters(), lr=LR)
+            )
+            for name in ('first', 'second')
+        }
+    )
+    values = []
+
+    class Record(Hook):
+        def before_train_iter(self, runner, *args, **kwargs):
+            lrs = runner.optim_wrapper.get_lr()
+            values.append((lrs['first.lr'][0], lrs['second.lr'][0]))
+
+    Runner(
+        model=model,
+        work_dir=str(tmp_path),
+        train_dataloader=dict(
+            dataset=[torch.ones(2) * i for i in range(8)],
+            sampler=dict(type='InfiniteSampler'),
+            batch_size=2,
+            collate_fn=dict(type='pseudo_collate'),
+        ),
+        train_cfg=BY_ITER,
+        optim_wrapper=wrappers,
+        param_scheduler=[WARMUP],
+        custom_hooks=[Record()],
+        experiment_name=f'warmup_{next(_COUNT)}',
+    ).train()
+    assert values == [
+        (warmup_lr(i)[0], warmup_lr(i // 2)[0]) for i in range(10)
+    ]

@@ -1,13 +1,11 @@
 # MegDet's schedule for a mini-batch of 256 images.
 #
-# 8 GPUs x 4 images x 8 accumulated iterations = 256 images an update. On
-# other hardware keep GPUs x images per GPU x accumulative_counts at 256; the
-# warm-up counts iterations: 1000 x accumulative_counts of them.
+# TotalBatchHook(total_batch_size=256) makes an update of 256 images on
+# whatever hardware; the warm-up counts updates.
 optim_wrapper = dict(
     type='OptimWrapper',
     optimizer=dict(type='SGD', lr=0.04, momentum=0.9, weight_decay=0.0001),
     clip_grad=dict(max_norm=35, norm_type=2),
-    accumulative_counts=8,
 )
 
 param_scheduler = [
@@ -15,9 +13,10 @@ param_scheduler = [
         type='PreciseLinearWarmup',
         start_factor=0.001,
         by_epoch=False,
+        count='updates',
         begin=0,
-        end=8000,
-    ),  # iterations: 1000 updates
+        end=1000,
+    ),
     dict(
         type='MultiStepLR',
         begin=0,

@@ -1,0 +1,421 @@
+# Copyright (c) mmdet_megdet contributors. All rights reserved.
+"""The optimizer's batch through the stock Runner, on one process.
+
+The data set has 32 pictures and the run four epochs: 4 images at once and 16
+an update make 8 iterations and 2 updates an epoch.
+"""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from mmengine.config import Config
+from mmengine.optim import AmpOptimWrapper, OptimWrapper, OptimWrapperDict
+from mmengine.registry import OPTIM_WRAPPER_CONSTRUCTORS, OPTIM_WRAPPERS
+from mmengine.runner import Runner
+
+from mmdet_megdet.runtime import ConfigError, adapt_config
+from mmdet_megdet.sync_bn import MegDetSyncBN
+from tests.data.tiny_run import log_of, tiny_config, train_tiny
+
+
+@OPTIM_WRAPPERS.register_module(force=True)
+class AmpOnCPU(AmpOptimWrapper):
+    """AmpOptimWrapper without its assertion that there is a GPU."""
+
+    def __init__(self, **kwargs):
+        OptimWrapper.__init__(self, **kwargs)
+        self.loss_scaler = torch.amp.GradScaler('cpu', init_scale=4.0)
+        self._scale_update_param = None
+        self.cast_dtype = torch.bfloat16
+
+
+@OPTIM_WRAPPER_CONSTRUCTORS.register_module(force=True)
+class OneForEachPart:
+    def __init__(self, optim_wrapper_cfg, paramwise_cfg=None):
+        pass
+
+    def __call__(self, model):
+        return OptimWrapperDict(
+            **{
+                name: OptimWrapper(
+                    torch.optim.SGD(getattr(model, name).parameters(), lr=0.1)
+                )
+                for name in ('conv', 'head')
+            }
+        )
+
+
+def refusal(cfg):
+    """What the run is stopped with before its first iteration."""
+    runner = Runner.from_cfg(adapt_config(cfg))
+    with pytest.raises(ConfigError) as error:
+        runner.train()
+    assert runner.iter == 0
+    return str(error.value)
+
+
+def test_the_optimizer_sees_the_total_batch(tmp_path):
+    """As with the same accumulation set by hand, bit for bit."""
+    cfg = tiny_config(tmp_path, total=16, images=4)
+    runner, updates = train_tiny(cfg)
+    assert updates.iterations == [4, 8, 12, 16, 20, 24, 28, 32]
+    by_hand = Config.fromfile(cfg.filename)
+    by_hand.merge_from_dict(
+        dict(
+            cfg.to_dict(),
+            work_dir=str(tmp_path / 'by_hand'),
+            experiment_name='by_hand',
+        )
+    )
+    del by_hand.default_hooks['total_batch']
+    by_hand.optim_wrapper.accumulative_counts = 4
+    same, _ = train_tiny(by_hand)
+    for name, weight in runner.model.state_dict().items():
+        assert torch.equal(same.model.state_dict()[name], weight), name
+
+
+def test_the_table(tmp_path):
+    train_tiny(tiny_config(tmp_path, 16, 4, train_cfg__max_epochs=1))
+    table = log_of(tmp_path).split('TotalBatchHook:\n')[1].splitlines()
+    assert table[:11] == [
+        'GPUs               1',
+        'images per GPU     4',
+        'images at once     4',
+        'accumulation       4 iterations',
+        'total batch        16 images',
+        'BN statistics      4 images',
+        'BN groups          BN is local',
+        'epoch              8 iterations',
+        'updates per epoch  2',
+        'warm-up            10 updates = 40 iterations',
+        'learning rate      0.05',
+    ]
+    assert log_of(tmp_path).count('images at once') == 1
+
+
+def test_the_table_of_a_model_without_synchronised_layers(tmp_path):
+    cfg = tiny_config(
+        tmp_path,
+        16,
+        4,
+        model__norm_cfg=None,
+        param_scheduler=[dict(type='LinearLR', by_epoch=False, end=20)],
+        train_cfg__max_epochs=1,
+    )
+    train_tiny(cfg)
+    log = log_of(tmp_path)
+    assert 'BN groups          no MegDetSyncBN layer' in log
+    assert 'LinearLR           5 updates = 20 iterations' in log
+
+
+def test_with_mixed_precision(tmp_path):
+    cfg = tiny_config(tmp_path, 16, 4, optim_wrapper__type='AmpOnCPU')
+    _, updates = train_tiny(cfg)
+    assert updates.iterations == [4, 8, 12, 16, 20, 24, 28, 32]
+
+
+@pytest.mark.parametrize(
+    ('total', 'images', 'settings', 'message'),
+    [
+        (16, 3, {}, '3 at once do not divide a total batch of 16 (16 = 5 x 3'),
+        (16, 3, {}, 'least changed first: --images-per-gpu 4;'),
+        (
+            15,
+            4,
+            {},
+            'or --cfg-options default_hooks.total_batch.total_batch_size=16.',
+        ),
+        (2, 4, {}, '4 at once are more than a total batch of 2'),
+        (0, 4, {}, 'total_batch_size=0 must be a positive int'),
+        (
+            16,
+            4,
+            dict(model__norm_cfg__bn_size=8),
+            '4 at once cannot give a BN size of 8. Nothing is rounded. What '
+            'would run, least changed first: --images-per-gpu 8; or '
+            '--bn-size 4; or on 2 GPU(s).',
+        ),
+        (
+            16,
+            4,
+            dict(default_hooks__sync_bn_group__bn_size=8),
+            'cannot give a BN size of 8',
+        ),
+        (
+            16,
+            4,
+            dict(optim_wrapper__accumulative_counts=2),
+            'accumulative_counts=2 contradicts TotalBatchHook, which needs 4 '
+            'for 16 images with 4 at once (2 would make 8)',
+        ),
+        (
+            16,
+            4,
+            dict(optim_wrapper__accumulative_counts=1),
+            'accumulative_counts=1 contradicts',
+        ),
+        (
+            16,
+            4,
+            dict(auto_scale_lr=dict(enable=True, base_batch_size=16)),
+            'multiply the learning rate by 4/16 = 0.25',
+        ),
+        (
+            16,
+            4,
+            dict(
+                optim_wrapper=dict(constructor='OneForEachPart'),
+                param_scheduler=None,
+            ),
+            'TotalBatchHook works with one optimizer. How many images an '
+            'update of each of conv, head takes',
+        ),
+    ],
+)
+def test_refusals(tmp_path, total, images, settings, message):
+    assert message in refusal(tiny_config(tmp_path, total, images, **settings))
+
+
+def test_the_same_accumulation_in_the_config_is_no_contradiction(tmp_path):
+    cfg = tiny_config(tmp_path, 16, 4, optim_wrapper__accumulative_counts=4)
+    _, updates = train_tiny(cfg)
+    assert updates.iterations[0] == 4
+
+
+def test_without_accumulation_scaling_the_learning_rate_is_right(tmp_path):
+    scaling = dict(enable=True, base_batch_size=16)
+    cfg = tiny_config(tmp_path, 8, 8, auto_scale_lr=scaling)
+    _, updates = train_tiny(cfg)
+    # 0.05 x 8 / 16, at the beginning of the warm-up
+    assert updates.rates[0] == pytest.approx(0.0025, rel=1e-15)
+
+
+@pytest.mark.parametrize('task', ['val', 'test'])
+def test_evaluation_does_not_ask(tmp_path, task):
+    # MMEngine cannot evaluate alone with save_best.
+    plain = dict(_delete_=True, type='CheckpointHook')
+    cfg = tiny_config(tmp_path, 1, 4, default_hooks__checkpoint=plain)
+    runner = Runner.from_cfg(cfg)
+    assert 'error' in getattr(runner, task)()
+
+
+def iteration_based(work_dir, total, **settings):
+    """12 iterations. EpochSeedHook needs epochs."""
+    return tiny_config(
+        work_dir,
+        total,
+        4,
+        train_cfg=dict(_delete_=True, by_epoch=False, max_iters=12),
+        train_dataloader__sampler__type='InfiniteSampler',
+        default_hooks__epoch_seed__type='IterTimerHook',
+        default_hooks__checkpoint=dict(
+            _delete_=True, type='CheckpointHook', by_epoch=False, interval=4
+        ),
+        val_dataloader=None,
+        val_cfg=None,
+        val_evaluator=None,
+        **settings,
+    )
+
+
+def test_iterations_that_are_not_updates(tmp_path):
+    message = refusal(iteration_based(tmp_path, 16))
+    assert 'max_iters=12 would be 3 updates' in message
+    said = dict(default_hooks__total_batch__lengths_in_iterations=True)
+    _, updates = train_tiny(iteration_based(tmp_path, 16, **said))
+    assert updates.iterations == [4, 8, 12]
+    assert 'epoch  ' not in log_of(tmp_path).split('TotalBatchHook')[1]
+
+
+def test_iterations_that_are_updates(tmp_path):
+    _, updates = train_tiny(iteration_based(tmp_path, 4))
+    assert updates.iterations == list(range(1, 13))
+
+
+@pytest.mark.parametrize(
+    ('total', 'images', 'dataset', 'sampler', 'note'),
+    [
+        (
+            12,
+            4,
+            32,
+            None,
+            'an epoch of 8 iterations is not a whole number of updates of 3: '
+            'a checkpoint at its end falls inside an accumulation, and a run '
+            'resumed there loses the gradient of 2 iteration(s). Save where '
+            'it is whole, every 3 epochs',
+        ),
+        (
+            8,
+            4,
+            30,
+            None,
+            'the last batch of an epoch holds 2 image(s) instead of 4 on',
+        ),
+        (
+            8,
+            4,
+            32,
+            dict(type='mmdet.AspectRatioBatchSampler', drop_last=True),
+            'each rank has 32 images an epoch, a whole number of batches of 4',
+        ),
+        (
+            8,
+            4,
+            34,
+            dict(type='mmdet.AspectRatioBatchSampler', drop_last=True),
+            None,
+        ),
+        (8, 4, 32, None, None),
+    ],
+)
+def test_what_is_told_of_the_epoch(
+    tmp_path, total, images, dataset, sampler, note
+):
+    import mmdet.datasets  # noqa: F401  registers the sampler
+
+    cfg = tiny_config(
+        tmp_path,
+        total,
+        images,
+        train_dataloader__dataset__length=dataset,
+        train_dataloader__batch_sampler=sampler,
+        train_cfg__max_epochs=0,
+    )
+    train_tiny(cfg)
+    told = log_of(tmp_path).split('TotalBatchHook: ')[1:]
+    assert [note in text for text in told] == ([] if note is None else [True])
+
+
+def resumed(work_dir, total, images, start, **settings):
+    cfg = tiny_config(
+        work_dir,
+        total,
+        images,
+        load_from=str(start),
+        resume=True,
+        **settings,
+    )
+    return cfg
+
+
+def test_resumed_with_other_images_per_gpu(tmp_path):
+    """Two epochs of 8 iterations are two of 4, and updates go on as before."""
+    first, then = tmp_path / 'first', tmp_path / 'then'
+    _, straight = train_tiny(tiny_config(first, 16, 4))
+    cfg = resumed(then, 16, 8, first / 'epoch_2.pth')
+    runner, updates = train_tiny(cfg)
+    assert updates.first_iter == 2 * 4
+    assert updates.iterations == [10, 12, 14, 16]
+    assert updates.rates == straight.rates[4:]
+    assert runner.iter == runner.max_iters == 16
+    log = log_of(then)
+    assert (
+        'other hardware than before; an update still takes 16 images ('
+        'images_per_gpu=4 -> 8, accumulation=4 -> 2, '
+        'iterations_per_epoch=8 -> 4).'
+    ) in log
+    assert '2 epochs are done: 16 iterations before, 8 here' in log
+    # And back, from what the resumed run saved.
+    back = tmp_path / 'back'
+    _, updates = train_tiny(resumed(back, 16, 4, then / 'epoch_3.pth'))
+    assert updates.iterations == [28, 32]
+    assert updates.rates == straight.rates[6:]
+
+
+def test_resumed_on_the_same_hardware_is_not_mentioned(tmp_path):
+    first, then = tmp_path / 'first', tmp_path / 'then'
+    train_tiny(tiny_config(first, 16, 4, train_cfg__max_epochs=3))
+    _, updates = train_tiny(resumed(then, 16, 4, first / 'epoch_2.pth'))
+    assert updates.iterations == [20, 24, 28, 32]
+    assert 'TotalBatchHook: ' not in log_of(then)
+
+
+def test_resumed_with_another_total(tmp_path):
+    first, then = tmp_path / 'first', tmp_path / 'then'
+    iterations = [dict(type='LinearLR', by_epoch=False, end=1000)]
+    scheduler = dict(param_scheduler=iterations, train_cfg__max_epochs=2)
+    train_tiny(tiny_config(first, 16, 4, **scheduler))
+    train_tiny(resumed(then, 8, 4, first / 'epoch_1.pth', **scheduler))
+    log = log_of(then)
+    assert (
+        'another batch than before: an update takes 8 images ('
+        'total_batch_size=16 -> 8, accumulation=4 -> 2).'
+    ) in log
+    assert 'LinearLR count(s) iterations' in log
+
+
+def test_resumed_from_within_an_epoch_elsewhere(tmp_path):
+    first, then = tmp_path / 'first', tmp_path / 'then'
+    by_iteration = dict(
+        default_hooks__checkpoint=dict(
+            _delete_=True, type='CheckpointHook', by_epoch=False, interval=12
+        ),
+        train_cfg__max_epochs=2,
+    )
+    train_tiny(tiny_config(first, 16, 4, **by_iteration))
+    cfg = resumed(then, 16, 8, first / 'iter_12.pth')
+    runner = Runner.from_cfg(adapt_config(cfg))
+    with pytest.raises(ConfigError, match='of 12 iterations, was not saved'):
+        runner.train()
+
+
+@pytest.mark.parametrize(('images', 'works'), [(4, True), (8, False)])
+def test_resumed_from_a_run_without_the_hook(tmp_path, images, works):
+    first, then = tmp_path / 'first', tmp_path / 'then'
+    cfg = tiny_config(
+        first,
+        16,
+        4,
+        train_cfg__max_epochs=1,
+        optim_wrapper__accumulative_counts=4,
+    )
+    del cfg.default_hooks['total_batch']
+    train_tiny(cfg)
+    cfg = resumed(then, 16, images, first / 'epoch_1.pth')
+    if works:
+        _, updates = train_tiny(cfg)
+        assert updates.iterations == [12, 16, 20, 24, 28, 32]
+        return
+    runner = Runner.from_cfg(adapt_config(cfg))
+    with pytest.raises(ConfigError, match='8 iterations in 1 epochs, which'):
+        runner.train()
+
+
+def test_iterations_resumed_where_an_update_is_other_iterations(tmp_path):
+    first, then = tmp_path / 'first', tmp_path / 'then'
+    said = dict(default_hooks__total_batch__lengths_in_iterations=True)
+    train_tiny(iteration_based(first, 16, **said))
+    cfg = iteration_based(
+        then, 8, load_from=str(first / 'iter_8.pth'), resume=True, **said
+    )
+    runner = Runner.from_cfg(adapt_config(cfg))
+    with pytest.raises(ConfigError, match=r'\(4 before, 2 here\)'):
+        runner.train()
+
+
+def test_layers_of_several_bn_sizes_and_two_warmups(tmp_path):
+    """Each size is checked and shown; 4 images at once on one rank."""
+    cfg = tiny_config(
+        tmp_path,
+        16,
+        4,
+        param_scheduler=[
+            dict(type='PreciseLinearWarmup', begin=2, end=7),
+            dict(type='PreciseLinearWarmupMomentum', end=6, count='iters'),
+        ],
+        train_cfg__max_epochs=1,
+    )
+    runner = Runner.from_cfg(adapt_config(cfg))
+    runner.model.more = MegDetSyncBN(4, bn_size=4)
+    runner.train()
+    log = log_of(tmp_path)
+    assert 'BN statistics      4 images and 4 images\n' in log
+    assert 'warm-up            5 updates = 20 iterations\n' in log
+    assert 'momentum warm-up   1.5 updates = 6 iterations\n' in log
+    cfg.merge_from_dict(dict(experiment_name='refused'))
+    runner = Runner.from_cfg(adapt_config(cfg))
+    runner.model.more = MegDetSyncBN(4, bn_size=8)
+    with pytest.raises(ConfigError, match='cannot give a BN size of 8'):
+        runner.train()

@@ -1,0 +1,149 @@
+# Copyright (c) mmdet_megdet contributors. All rights reserved.
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+
+import pytest
+
+from tests.tools.command import TOOLS, run
+
+TABLE = """\
+GPUs               8                               16 (2 nodes x 8)
+images per GPU     4                               8
+images at once     32                              128
+accumulation       8 iterations                    2 iterations
+total batch        256 images                      256 images
+BN statistics      32 images                       32 images
+BN groups          1 x 8 GPUs                      4 x 4 GPUs
+epoch              3664 iterations                 916 iterations
+updates per epoch  458                             458
+warm-up            1000 updates = 8000 iterations  1000 updates = 2000 iterations
+"""  # noqa: E501
+
+
+def plan(*arguments):
+    """Exit status and output."""
+    result = run(TOOLS / 'plan.py', *map(str, arguments))
+    assert 'Traceback' not in result.stdout
+    return result.returncode, result.stdout
+
+
+def test_side_by_side():
+    assert plan('8x4', '2x8x8') == (0, TABLE)
+
+
+def test_in_words():
+    words = ['--gpus', 8, '--nodes', 2, '--images-per-gpu', 8]
+    assert plan(*words) == plan('2x8x8')
+    assert plan('--gpus', 8, '--images-per-gpu', 4) == plan('8x4')
+
+
+def test_what_does_not_run_is_told_beside_what_does():
+    status, output = plan('8x4', '6x4', '8x32')
+    assert status == 1
+    error = [line for line in output.splitlines() if 'error' in line]
+    assert len(error) == 1
+    assert error[0].startswith('error: 6x4 does not run: 6 GPU(s) x 4')
+    assert error[0].endswith(
+        'or --bn-size 24 --total-batch 264; or --images-per-gpu 16 '
+        '--total-batch 288.'
+    )
+    assert 'BN groups          1 x 8 GPUs' in output
+    assert 'BN is local' in output
+
+
+def test_a_suggestion_runs_as_it_is_printed():
+    assert plan('6x4')[0] == 1
+    assert plan('6x4', '--bn-size', 24, '--total-batch', 264)[0] == 0
+
+
+def test_the_recipe_is_a_matter_of_options():
+    status, output = plan(
+        '4x4', '--bn-size', 'none', '--total-batch', 64, '--images', 1000,
+        '--warmup-updates', 500, '--lr', 0.02, '--lr-batch', 16,
+    )  # fmt: skip
+    assert status == 0
+    for line in (
+        'total batch        64 images',
+        'BN statistics      16 images',
+        'epoch              62 iterations',
+        'updates per epoch  15 + 2/4',
+        'warm-up            500 updates = 2000 iterations',
+        'learning rate      0.08',
+        '4x4: an epoch of 62 iterations is not a whole number of updates of 4',
+        'assumption weaker than the usual one: not that the gradients',
+    ):
+        assert line in output
+
+
+def test_pictures_that_come_out_even():
+    status, output = plan('8x4', '--images', 1024)
+    assert status == 0
+    assert '8x4: each rank has 128 images an epoch, a whole number' in output
+
+
+def test_images_by_memory():
+    memory = ['--gpus', 8, '--gb-per-image', 3, '--gb-fixed', 5]
+    status, output = plan(*memory, '--memory', 24)
+    assert status == 0
+    first, table = output.split('\n', 1)
+    assert first == (
+        '6 image(s) fit a GPU: (24 GB - 5 GB) / 3 GB. The plan is for 4.'
+    )
+    assert table == plan('8x4')[1]
+    # 2 fit, and 8 x 2 are too few for a BN size of 32.
+    status, output = plan(*memory, '--memory', 12)
+    assert status == 1
+    assert 'The plan is for 2.' in output
+    assert 'error: 8x2 does not run' in output
+    assert plan(*memory, '--memory', 7)[0] == 1
+    assert 'error: not one image fits' in plan(*memory, '--memory', 7)[1]
+
+
+@pytest.mark.parametrize(
+    ('arguments', 'message'),
+    [
+        ([], 'give set-ups as 8x4, or one by --gpus and either'),
+        (['--gpus', '8'], 'either --images-per-gpu or --memory'),
+        (['8'], "'8' is neither GPUSxIMAGES, such as 8x4"),
+        (['8x0'], "'0' is not a positive whole number"),
+        (['8x4', '--gpus', '8'], 'give set-ups as 8x4, or one by'),
+        (['8x4', '--images-per-gpu', '8'], 'give set-ups as 8x4, or one by'),
+        (['--gpus', '8', '--memory', '24'], '--memory needs --gb-per-image'),
+        (['8x4', '--lr', '0.02'], '--lr and --lr-batch belong together'),
+        (['8x4', '--lr', '-1'], "'-1' is not a positive number"),
+        (['8x4', '--lr', 'nan'], "'nan' is not a positive number"),
+        (['8x4', '--bn-size', 'all'], "'all' is not a positive whole number"),
+    ],
+)
+def test_mistakes(arguments, message):
+    status, output = plan(*arguments)
+    assert status == 2
+    assert message in output
+
+
+def test_torch_is_not_imported():
+    script = (
+        'import runpy, sys\n'
+        'tool = sys.argv.pop(1)\n'
+        'try:\n'
+        '    runpy.run_path(tool, run_name="__main__")\n'
+        'except SystemExit as end:\n'
+        '    assert end.code == 0\n'
+        'heavy = {"torch", "numpy", "mmengine", "mmdet", "mmdet_megdet"}\n'
+        'assert not heavy & set(sys.modules)\n'
+    )
+    command = [sys.executable, '-c', script, TOOLS / 'plan.py', '8x4']
+    subprocess.run(command, check=True)
+
+
+def test_it_takes_no_time():
+    """0.06 s of CPU time where importing torch alone takes over a second."""
+    before = os.times()
+    assert plan('8x4', '6x4')[0] == 1
+    after = os.times()
+    spent = after.children_user - before.children_user
+    spent += after.children_system - before.children_system
+    assert spent < 0.2

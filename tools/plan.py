@@ -1,0 +1,272 @@
+# Copyright (c) mmdet_megdet contributors. All rights reserved.
+"""Prints what a recipe comes to on given hardware, from numbers alone.
+
+Several set-ups side by side: ``tools/plan.py 8x4 4x8 2x8x8``. Exit status 1
+if one of them does not run.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib.util
+import sys
+from pathlib import Path
+from types import ModuleType
+from typing import NamedTuple
+
+
+def load_recipe() -> ModuleType:
+    """Imports ``mmdet_megdet.recipe`` without the rest of the package.
+
+    That would import torch, which takes seconds.
+    """
+    folder = Path(__file__).resolve().parents[1] / 'mmdet_megdet' / 'recipe'
+    spec = importlib.util.spec_from_file_location(
+        'recipe', folder / '__init__.py'
+    )
+    module = importlib.util.module_from_spec(spec)
+    sys.modules['recipe'] = module
+    spec.loader.exec_module(module)
+    return module
+
+
+recipe = load_recipe()
+
+
+class SetUp(NamedTuple):
+    """Hardware: nodes, GPUs a node, images per GPU."""
+
+    nodes: int
+    gpus: int
+    images: int
+
+    @property
+    def world_size(self) -> int:
+        """Number of GPUs, one rank each."""
+        return self.nodes * self.gpus
+
+    def __str__(self) -> str:
+        numbers = self if self.nodes > 1 else self[1:]
+        return 'x'.join(map(str, numbers))
+
+
+def positive(text: str) -> int:
+    """Reads a positive whole number."""
+    if not text.isdecimal() or int(text) == 0:
+        raise argparse.ArgumentTypeError(
+            f'{text!r} is not a positive whole number'
+        )
+    return int(text)
+
+
+def positive_number(text: str) -> float:
+    """Reads a positive number."""
+    try:
+        value = float(text)
+    except ValueError:
+        value = 0.0
+    if not 0 < value < float('inf'):
+        raise argparse.ArgumentTypeError(f'{text!r} is not a positive number')
+    return value
+
+
+def bn_size(text: str) -> int | None:
+    """Reads the value of ``--bn-size``."""
+    return None if text.lower() == 'none' else positive(text)
+
+
+def set_up(text: str) -> SetUp:
+    """Reads ``GPUSxIMAGES`` or ``NODESxGPUSxIMAGES``."""
+    parts = text.lower().split('x')
+    if len(parts) not in (2, 3):
+        raise argparse.ArgumentTypeError(
+            f'{text!r} is neither GPUSxIMAGES, such as 8x4, nor '
+            'NODESxGPUSxIMAGES, such as 2x8x4'
+        )
+    numbers = [positive(part) for part in parts]
+    return SetUp(*([1, *numbers][-3:]))
+
+
+def make_parser() -> argparse.ArgumentParser:
+    """The command line."""
+    parser = argparse.ArgumentParser(
+        description='Print what a recipe comes to on given hardware.',
+        allow_abbrev=False,
+    )
+    parser.add_argument(
+        'set_ups',
+        nargs='*',
+        type=set_up,
+        metavar='SETUP',
+        help='GPUSxIMAGES (images per GPU) or NODESxGPUSxIMAGES: 8x4, 2x8x4',
+    )
+    hardware = parser.add_argument_group('one set-up in words')
+    hardware.add_argument('--gpus', type=positive, help='GPUs of a node')
+    hardware.add_argument('--nodes', type=positive, default=1)
+    hardware.add_argument('--images-per-gpu', type=positive)
+    hardware.add_argument(
+        '--memory',
+        type=positive_number,
+        metavar='GB',
+        help='memory of a GPU, instead of --images-per-gpu: the most images '
+        'that fit and divide, by the two figures that follow',
+    )
+    hardware.add_argument(
+        '--gb-per-image',
+        type=positive_number,
+        metavar='GB',
+        help='memory that one more image per GPU takes. It depends on model, '
+        'picture size and precision, so it has to be measured: the '
+        "difference in the training log's `memory` between two runs, divided "
+        'by that in their images per GPU',
+    )
+    hardware.add_argument(
+        '--gb-fixed',
+        type=positive_number,
+        metavar='GB',
+        help='memory that is taken whatever the images: the `memory` of such '
+        'a run less its images x --gb-per-image',
+    )
+    batch = parser.add_argument_group('the recipe')
+    batch.add_argument('--total-batch', type=positive, default=256)
+    batch.add_argument(
+        '--bn-size',
+        type=bn_size,
+        default=32,
+        help="images over which BatchNorm takes its statistics, or 'none' "
+        'for those of all GPUs (default: 32)',
+    )
+    batch.add_argument(
+        '--images',
+        type=positive,
+        default=117266,
+        help="images of the data set (default: COCO's with objects)",
+    )
+    batch.add_argument('--warmup-updates', type=positive, default=1000)
+    batch.add_argument(
+        '--lr',
+        type=positive_number,
+        help='a learning rate that is known to work with --lr-batch images '
+        'an update; the linear rule then gives that for --total-batch',
+    )
+    batch.add_argument('--lr-batch', type=positive)
+    return parser
+
+
+def read_set_ups(
+    parser: argparse.ArgumentParser, args: argparse.Namespace
+) -> list[SetUp]:
+    """The set-ups of the command line, in either form."""
+    by_memory = args.memory, args.gb_per_image, args.gb_fixed
+    if None in by_memory and any(by_memory):
+        parser.error(
+            '--memory needs --gb-per-image and --gb-fixed, which depend on '
+            'the model and have to be measured (see --help)'
+        )
+    if (args.lr is None) != (args.lr_batch is None):
+        parser.error('--lr and --lr-batch belong together')
+    images_given = (args.images_per_gpu is not None) + any(by_memory)
+    if args.set_ups:
+        if args.gpus or args.nodes > 1 or images_given:
+            parser.error(
+                'give set-ups as 8x4, or one by --gpus and --images-per-gpu'
+            )
+        return args.set_ups
+    if not args.gpus or images_given != 1:
+        parser.error(
+            'give set-ups as 8x4, or one by --gpus and either '
+            '--images-per-gpu or --memory'
+        )
+    images = args.images_per_gpu or images_that_fit(args)
+    return [SetUp(args.nodes, args.gpus, images)]
+
+
+def images_that_fit(args: argparse.Namespace) -> int:
+    """Most images per GPU that fit the memory and divide the batch.
+
+    Where none does, the most that fit: the plan then tells what is wrong.
+    """
+    fit = int((args.memory - args.gb_fixed) / args.gb_per_image)
+    if fit < 1:
+        sys.exit(
+            f'error: not one image fits: {args.memory:g} GB less '
+            f'{args.gb_fixed:g} GB are less than {args.gb_per_image:g} GB.'
+        )
+    most = fit
+    for images in range(min(fit, args.total_batch), 0, -1):
+        try:
+            make_plan(SetUp(args.nodes, args.gpus, images), args)
+        except recipe.PlanError:
+            continue
+        most = images
+        break
+    print(
+        f'{fit} image(s) fit a GPU: ({args.memory:g} GB - {args.gb_fixed:g} '
+        f'GB) / {args.gb_per_image:g} GB. The plan is for {most}.'
+    )
+    return most
+
+
+def make_plan(hardware: SetUp, args: argparse.Namespace) -> recipe.BatchPlan:
+    """The plan for one set-up.
+
+    Raises:
+        PlanError: If the numbers do not divide.
+    """
+    return recipe.BatchPlan(
+        hardware.world_size, hardware.images, args.total_batch, args.bn_size
+    )
+
+
+def describe(
+    plan: recipe.BatchPlan, hardware: SetUp, args: argparse.Namespace
+) -> tuple[dict[str, str], list[str]]:
+    """A column of the table, and what is to be said of its epoch."""
+    iterations = recipe.iterations_per_epoch(
+        args.images, plan.world_size, plan.images_per_gpu
+    )
+    rows = recipe.plan_rows(plan, iterations)
+    if hardware.nodes > 1:
+        rows['GPUs'] += f' ({hardware.nodes} nodes x {hardware.gpus})'
+    rows['warm-up'] = recipe.warmup_text(
+        args.warmup_updates, plan.iterations(args.warmup_updates)
+    )
+    if args.lr is not None:
+        rows['learning rate'] = f'{plan.learning_rate(args.lr, args.lr_batch)}'
+    notes = [
+        recipe.epoch_note(iterations, plan.accumulation),
+        recipe.aspect_ratio_note(
+            recipe.images_per_rank(args.images, plan.world_size),
+            plan.images_per_gpu,
+        ),
+    ]
+    return rows, [note for note in notes if note is not None]
+
+
+def main() -> int:
+    """Prints the plans; returns the exit status."""
+    parser = make_parser()
+    args = parser.parse_args()
+    columns, notes, refusals = [], [], []
+    for hardware in read_set_ups(parser, args):
+        try:
+            plan = make_plan(hardware, args)
+        except recipe.PlanError as error:
+            refusals.append(f'error: {hardware} does not run: {error}')
+            continue
+        rows, of_epoch = describe(plan, hardware, args)
+        columns.append(rows)
+        notes += [f'{hardware}: {note}' for note in of_epoch]
+    if columns:
+        print(recipe.format_table(columns))
+        if args.lr is not None:
+            notes.append(recipe.LINEAR_RULE)
+        for note in notes:
+            print(f'\n{note}')
+    for refusal in refusals:
+        print(refusal, file=sys.stderr)
+    return 1 if refusals else 0
+
+
+if __name__ == '__main__':
+    sys.exit(main())
