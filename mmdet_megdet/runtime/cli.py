@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import argparse
+import gc
 import os
 import sys
 import traceback
@@ -153,6 +154,9 @@ def run_tool(main: Callable[[], None]) -> None:
         traceback.print_exc()
     else:
         if dist.is_initialized():
+            # The runner and its model are in reference cycles and hold the
+            # process groups, whose threads must not outlive the interpreter.
+            gc.collect()
             dist.destroy_process_group()
         return
     if not dist.is_initialized():

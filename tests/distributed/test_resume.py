@@ -24,6 +24,7 @@ def train(work_dir: Path, epochs: int, *settings: str, resume=False) -> dict:
         *options,
         '--cfg-options',
         f'train_cfg.max_epochs={epochs}',
+        'param_scheduler.0.end=5',
         *settings,
     )
     assert result.returncode == 0, result.stdout
