@@ -87,15 +87,53 @@ def logged(work_dir):
     return [line for line in lines if 'loss' in line]
 
 
+def train_command(ranks, work_dir):
+    """BatchNorm over four images whatever the number of ranks."""
+    return (
+        'tools/dist_train.sh', CONFIG, str(ranks), '--work-dir',
+        str(work_dir), '--bn-size', '4',
+    )  # fmt: skip
+
+
+def plan_rows(output):
+    """The plan that the log shows."""
+    names = ('GPUs', 'accumulation', 'total batch', 'BN groups', 'warm-up')
+    lines = [line.strip() for line in output.splitlines()]
+    return {
+        name: line[len(name) :].strip()
+        for line in lines
+        for name in names
+        if line.startswith(f'{name}  ')
+    }
+
+
+def learning_rate(updates):
+    return 0.04 * (0.001 + 0.999 * updates / 1000)
+
+
+def assert_learning_rates(lines, accumulation):
+    for done, line in enumerate(lines):
+        expected = learning_rate(done // accumulation)
+        # The optimizer's lr, after the logger's rounding to 5 digits.
+        assert line['lr'] == pytest.approx(expected, rel=1e-4)
+        assert 0 < line['loss'] < 100
+
+
 @pytest.mark.slow
 def test_recipe_on_eight_ranks(root, tmp_path):
     data, work_dir = tmp_path / 'coco', tmp_path / 'work_dir'
     coco_like(data)
     # 24 pictures on 8 ranks: three iterations an epoch, and as many updates.
     # Two of the pictures show no object; each is a rank's whole batch.
-    train = ('tools/dist_train.sh', CONFIG, '8', '--work-dir', str(work_dir))
-    train += ('--bn-size', '8')
-    run(root, data, *train, '--cfg-options', 'train_cfg.max_epochs=1')
+    train = train_command(8, work_dir)
+    output = run(root, data, *train, '--cfg-options', 'train_cfg.max_epochs=1')
+    assert plan_rows(output) == {
+        'GPUs': '8',
+        'accumulation': '1 iteration',
+        'total batch': '8 images',
+        'BN groups': '2 x 4 GPUs',
+        'warm-up': '1000 updates = 1000 iterations',
+    }
 
     first = work_dir / 'epoch_1.pth'
     checkpoint = torch.load(first, map_location='cpu')
@@ -125,9 +163,23 @@ def test_recipe_on_eight_ranks(root, tmp_path):
     assert checkpoint['meta']['iter'] == 6
     lines = logged(work_dir)
     assert [line['step'] for line in lines] == [1, 2, 3, 4, 5, 6]
-    for done, line in enumerate(lines):
-        factor = 0.001 + 0.999 * done / 1000
-        # The optimizer's lr, after the logger's rounding to 5 digits.
-        assert line['lr'] == pytest.approx(0.04 * factor, rel=1e-4)
-        assert 0 < line['loss'] < 100
-        assert 0 < line['grad_norm'] < float('inf')
+    assert_learning_rates(lines, accumulation=1)
+
+
+@pytest.mark.slow
+def test_recipe_on_four_ranks(root, tmp_path):
+    """Half the hardware: the same batch and learning rate at each update."""
+    data, work_dir = tmp_path / 'coco', tmp_path / 'work_dir'
+    coco_like(data)
+    train = train_command(4, work_dir)
+    output = run(root, data, *train, '--cfg-options', 'train_cfg.max_epochs=1')
+    assert plan_rows(output) == {
+        'GPUs': '4',
+        'accumulation': '2 iterations',
+        'total batch': '8 images',
+        'BN groups': '1 x 4 GPUs',
+        'warm-up': '1000 updates = 2000 iterations',
+    }
+    lines = logged(work_dir)
+    assert [line['step'] for line in lines] == [1, 2, 3, 4, 5, 6]
+    assert_learning_rates(lines, accumulation=2)
