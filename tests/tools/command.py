@@ -52,6 +52,11 @@ def environment(**variables: str) -> dict[str, str]:
         and name not in ('RANK', 'LOCAL_RANK', 'WORLD_SIZE', 'NNODES', 'PORT')
     }
     clean |= dict(
-        PYTHON=sys.executable, OMP_NUM_THREADS='1', CUDA_VISIBLE_DEVICES='-1'
+        PYTHON=sys.executable,
+        # For the configs' `tests.data`: an installed package does not bring
+        # the tests along.
+        PYTHONPATH=str(ROOT),
+        OMP_NUM_THREADS='1',
+        CUDA_VISIBLE_DEVICES='-1',
     )
     return clean | variables
