@@ -6,6 +6,8 @@
 
 # Handed to the set-up only when given: it finds a fitting Python by itself.
 PYTHON ?=
+# make would pass it on to every command, and the tools would take it for .venv's.
+unexport PYTHON
 run := PATH="$(CURDIR)/.venv/bin:$$PATH"
 
 help: ## Show this list

@@ -51,7 +51,10 @@ def continue_batch(
     else:
         text = 'another batch than before: an update takes'
     _warn(f'{text} {now["total_batch_size"]} images ({changes}).')
-    if saved['accumulation'] != now['accumulation']:
+    if any(
+        saved[key] != now[key]
+        for key in ('accumulation', 'iterations_per_epoch')
+    ):
         _tell_of_iterations(runner)
     if now['iterations_per_epoch'] is None:
         _check_accumulation(saved, now)
@@ -88,10 +91,11 @@ def _tell_of_iterations(runner: Runner) -> None:
     ]
     if names:
         _warn(
-            f'{", ".join(names)} count(s) iterations, of which an update has '
-            'another number now, and go(es) on at the same iteration: that is '
-            "another update. PreciseLinearWarmup(count='updates') would not "
-            'care.'
+            f'{", ".join(names)} count(s) iterations, of which an update or '
+            'an epoch has another number now, and go(es) on at the same '
+            'iteration: its end and milestones come at other updates and '
+            "epochs. PreciseLinearWarmup(count='updates') and schedulers that "
+            'count epochs would not care.'
         )
 
 
@@ -110,9 +114,11 @@ def _convert(runner: Runner, saved: dict, now: dict[str, int | None]) -> None:
     before = runner.iter
     if before != runner.epoch * (saved['iterations_per_epoch'] or 0):
         raise ConfigError(
-            f'The checkpoint, of {before} iterations, was not saved at the '
-            'end of an epoch, and an epoch cannot go on in its middle on '
-            'other hardware. Resume from one that was (epoch_N.pth).'
+            f'The checkpoint, of {before} iterations, does not say that it '
+            'was saved at the end of an epoch, and an epoch cannot go on in '
+            'its middle with a batch that is split otherwise. Resume from '
+            'one that a CheckpointHook with by_epoch=True saved '
+            '(epoch_N.pth).'
         )
     loop = runner.train_loop
     loop._iter = runner.epoch * now['iterations_per_epoch']

@@ -6,6 +6,7 @@ from __future__ import annotations
 import logging
 from typing import Literal
 
+from mmengine.dist import all_gather_object
 from mmengine.hooks import CheckpointHook, EMAHook, Hook
 from mmengine.logging import print_log
 from mmengine.registry import HOOKS
@@ -13,7 +14,7 @@ from mmengine.runner import Runner
 from torch import nn
 
 from ..runtime.batch import images_per_gpu
-from ..sync_bn import pool_running_stats, resolve_bn_groups
+from ..sync_bn import MegDetSyncBN, pool_running_stats, resolve_bn_groups
 from ..sync_bn.groups import world_size
 
 
@@ -75,6 +76,13 @@ class SyncBNGroupHook(Hook):
                 'model_wrapper_cfg.convert_bn=True.'
             )
         images = images_per_gpu(runner.train_dataloader)
+        sizes = [
+            layer.bn_size if self.bn_size == 'layers' else self.bn_size
+            for layer in runner.model.modules()
+            if isinstance(layer, MegDetSyncBN)
+        ]
+        # Ranks that make different process groups wait for each other.
+        _check_ranks_agree(images, sizes)
         groups = resolve_bn_groups(
             runner.model, images, self.bn_size, self.strict
         )
@@ -120,6 +128,25 @@ class SyncBNGroupHook(Hook):
             if isinstance(hook, EMAHook) and hasattr(hook, 'ema_model'):
                 models.append(hook.ema_model)
         pool_running_stats(*models)
+
+
+def _check_ranks_agree(images: int, sizes: list[int | None]) -> None:
+    by_rank = all_gather_object((images, sizes))
+    for rank, (other_images, other_sizes) in enumerate(by_rank):
+        first_images, first_sizes = by_rank[0]
+        if other_images != first_images:
+            raise ValueError(
+                f'SyncBNGroupHook: rank {rank} sees {other_images} images at '
+                f'once and rank 0 sees {first_images}. Start all ranks with '
+                'the same config and options.'
+            )
+        if other_sizes != first_sizes:
+            raise ValueError(
+                'SyncBNGroupHook: the MegDetSyncBN layers of rank '
+                f'{rank} ask for BN sizes {other_sizes} and those of rank 0 '
+                f'for {first_sizes}. Start all ranks with the same config '
+                'and options.'
+            )
 
 
 def _saves_after_this_iteration(hook: Hook, runner: Runner) -> bool:

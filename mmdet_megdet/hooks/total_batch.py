@@ -137,7 +137,9 @@ class TotalBatchHook(Hook):
 
     def before_save_checkpoint(self, runner: Runner, checkpoint: dict) -> None:
         """Note the plan in the checkpoint."""
-        checkpoint['meta']['batch_plan'] = self._note(runner)
+        # A model may be saved without having been trained.
+        if self._plans:
+            checkpoint['meta']['batch_plan'] = self._note(runner)
 
     @property
     def _plan(self) -> BatchPlan:
@@ -171,8 +173,9 @@ class TotalBatchHook(Hook):
                 f'{loop.max_iters / plan.accumulation:g} updates. If the '
                 'lengths in the config (max_iters, milestones, intervals) '
                 'are meant in iterations on this hardware, say so: '
-                'default_hooks.total_batch.lengths_in_iterations=True. Or '
-                'train by epoch.'
+                'default_hooks.total_batch.lengths_in_iterations=True (and '
+                'default_hooks.epoch_seed.type=IterTimerHook, since '
+                'EpochSeedHook needs epochs). Or train by epoch.'
             )
         check_lr_scaling(
             runner.auto_scale_lr,

@@ -75,7 +75,8 @@ def export_rank(launcher: str, port: int | None = None) -> int:
         raise LaunchError(
             f'rank {env["RANK"]} is process {local_rank} of this machine, '
             f'which shows {gpus} GPU(s): start at most {gpus} processes here, '
-            'or set CUDA_VISIBLE_DEVICES=-1 to run on the CPU.'
+            "let the launcher show all of the machine's GPUs to each "
+            'process, or set CUDA_VISIBLE_DEVICES=-1 to run on the CPU.'
         )
     return int(env['WORLD_SIZE'])
 

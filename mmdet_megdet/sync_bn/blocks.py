@@ -31,11 +31,12 @@ def dense(x: Tensor) -> Tensor:
 
 
 class Blocks:
-    """How tensors of one shape and layout are cut into 2-d blocks.
+    """How tensors of one shape and layout are cut into blocks.
 
-    An image of a contiguous ``(N, C, *)`` is a matrix with a row for each
-    channel; channels last (and ``(N, C)``) is a single one with a column for
-    each channel. Either way a block is a few rows of a matrix.
+    A contiguous ``(N, C, *)`` has a row for each channel of each image: a
+    block is some whole images ``(n, C, length)``, or, where a single one is
+    too large, some of its rows. Channels last (and ``(N, C)``) has a column
+    for each channel: a block is some rows ``(rows, C)``.
 
     Args:
         x (Tensor): Not empty, :func:`dense`.
@@ -47,28 +48,34 @@ class Blocks:
         spatial = self.count // self.images
         self.by_row = x.is_contiguous() and spatial > 1
         # The dimension of a block that a channel's elements run along.
-        self.dim = int(self.by_row)
-        width = spatial if self.by_row else self.channels
+        self.dim = -1 if self.by_row else 0
         on_cpu = x.device.type == 'cpu'
         size = CPU_BLOCK_ELEMENTS if on_cpu else DEVICE_BLOCK_ELEMENTS
+        width = spatial if self.by_row else self.channels
         self.rows = max(1, size // width)
+        # Images in a block; 0 where one image is several.
+        self.whole = self.rows // self.channels if self.by_row else 0
         self.dtype = compute_dtype(x.dtype)
 
     def split(self, x: Tensor) -> list[Tensor]:
         """The blocks of a tensor: views where it has the same layout."""
-        if self.by_row:
-            matrices = x.reshape(self.images, self.channels, -1).unbind()
-        else:
-            matrices = [x.movedim(1, -1).reshape(-1, self.channels)]
-        return [block for m in matrices for block in m.split(self.rows)]
+        if not self.by_row:
+            matrix = x.movedim(1, -1).reshape(-1, self.channels)
+            return [*matrix.split(self.rows)]
+        images = x.reshape(self.images, self.channels, -1)
+        if self.whole:
+            return [*images.split(self.whole)]
+        return [block for image in images for block in image.split(self.rows)]
 
     def split_vector(self, vector: Tensor) -> list[Tensor]:
         """A per-channel vector ``(C, )`` as what broadcasts over each block,
         in the dtype for computing."""
         vector = vector.to(self.dtype)
-        if self.by_row:
-            return [*vector[:, None].split(self.rows)] * self.images
-        return [vector[None]] * -(-self.count // self.rows)
+        if not self.by_row:
+            return [vector[None]] * -(-self.count // self.rows)
+        if self.whole:
+            return [vector[:, None]] * -(-self.images // self.whole)
+        return [*vector[:, None].split(self.rows)] * self.images
 
     def work(self, x: Tensor) -> Tensor:
         """A buffer for a block, in the dtype for computing."""

@@ -34,7 +34,8 @@ def bn_group(
     Even where it holds all ranks it is a group of its own: on the default
     group BatchNorm's collectives would interleave with DDP's gradient
     buckets, whose order may differ from rank to rank. Its timeout is that of
-    the default group, which ``dist.new_group`` does not inherit.
+    the default group, which ``dist.new_group`` does not inherit; of a group
+    that does not tell its timeout it is the backend's default.
 
     The first call for a number of ranks creates the groups and is therefore
     a collective: all ranks have to make it, in the same order.

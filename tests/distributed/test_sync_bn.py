@@ -19,6 +19,7 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.utils.checkpoint import checkpoint
 
 from mmdet_megdet.sync_bn import MegDetSyncBN
+from mmdet_megdet.sync_bn.function import SyncBatchNormFunction
 from mmdet_megdet.sync_bn.groups import bn_group
 from tests.distributed.parity import SUM, Case, U, parity_of_cases
 from tests.distributed.ranks import run_ranks
@@ -375,12 +376,13 @@ def test_trains_on_cpus_where_upstream_refuses():
         assert trained
 
 
-def under_fake_tensors(rank, world_size):
+def under_fake_tensors(rank, world_size, momentum, dtype, layout):
     """Raises where the layer looks at a tensor's value on the host."""
     dist.all_reduce = lambda tensor, group=None: None
     with FakeTensorMode():
-        layer = MegDetSyncBN(CHANNELS, momentum=None)
-        x = torch.empty(2, CHANNELS, 4, 4, requires_grad=True)
+        layer = MegDetSyncBN(CHANNELS, momentum=momentum)
+        x = torch.empty(2, CHANNELS, 4, 4, dtype=dtype)
+        x = x.to(memory_format=layout).requires_grad_()
         layer(x).sum().backward()
         try:
             layer.running_mean[0].item()
@@ -389,5 +391,37 @@ def under_fake_tensors(rank, world_size):
     return 'a read on the host went unnoticed'
 
 
-def test_nothing_waits_for_the_host():
-    assert run_ranks(under_fake_tensors, 2) == [(2, CHANNELS, 4, 4)] * 2
+@pytest.mark.parametrize('momentum', [0.1, None])
+@pytest.mark.parametrize('dtype', [torch.float32, torch.half])
+@pytest.mark.parametrize(
+    'layout', [torch.contiguous_format, torch.channels_last]
+)
+def test_nothing_waits_for_the_host(momentum, dtype, layout):
+    shapes = run_ranks(under_fake_tensors, 2, momentum, dtype, layout)
+    assert shapes == [(2, CHANNELS, 4, 4)] * 2
+
+
+def synced_on_gpu():
+    """Steps during which any wait for the GPU is an error."""
+    dist.init_process_group(
+        'nccl', store=dist.HashStore(), rank=0, world_size=1
+    )
+    group = dist.group.WORLD
+    weight = torch.ones(CHANNELS, device='cuda', requires_grad=True)
+    for dtype in (torch.float32, torch.half):
+        for layout in (torch.contiguous_format, torch.channels_last):
+            x = torch.randn(2, CHANNELS, 4, 4, device='cuda', dtype=dtype)
+            x = x.to(memory_format=layout).requires_grad_()
+            for sync in ('default', 'error'):
+                torch.cuda.set_sync_debug_mode(sync)
+                y, *_ = SyncBatchNormFunction.apply(
+                    x, weight, None, 1e-5, group
+                )
+                y.sum().backward()
+                torch.cuda.set_sync_debug_mode('default')
+    dist.destroy_process_group()
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason='needs a GPU')
+def test_nothing_waits_for_the_gpu():
+    synced_on_gpu()

@@ -48,6 +48,7 @@ def train(rank, world_size, work_dir, options):
     ]
     cfg.default_hooks.sync_bn_group = dict(type='SyncBNGroupHook')
     cfg.train_cfg.max_epochs = 2
+    cfg.train_dataloader.batch_size = 2
     cfg.merge_from_dict(options)
     cfg.custom_hooks += cfg.pop('more_hooks', [])
     cfg.merge_from_dict(
@@ -55,7 +56,7 @@ def train(rank, world_size, work_dir, options):
             launcher='pytorch',
             work_dir=work_dir,
             log_level='ERROR',
-            train_dataloader=dict(batch_size=2, num_workers=0),
+            train_dataloader=dict(num_workers=0),
         )
     )
     runner = Runner.from_cfg(adapt_config(cfg))
@@ -131,6 +132,27 @@ def test_an_indivisible_size_stops_every_rank(tmp_path):
     for message in run_ranks(train, 2, str(tmp_path), options):
         assert 'bn_size=6 cannot be had from 2 rank(s) with 2' in message
         assert 'nearest BN sizes are 4;' in message
+
+
+def train_with_other_images(rank, world_size, work_dir):
+    return train(
+        rank, world_size, work_dir, {'train_dataloader.batch_size': 2 + rank}
+    )
+
+
+def test_ranks_that_see_different_numbers_of_images(tmp_path):
+    for message in run_ranks(train_with_other_images, 2, str(tmp_path)):
+        assert 'rank 1 sees 3 images at once and rank 0 sees 2' in message
+
+
+def train_with_other_sizes(rank, world_size, work_dir):
+    size = [2, None][rank]
+    return train(rank, world_size, work_dir, {'model.norm_cfg.bn_size': size})
+
+
+def test_ranks_that_ask_for_different_sizes(tmp_path):
+    for message in run_ranks(train_with_other_sizes, 2, str(tmp_path)):
+        assert 'rank 1 ask for BN sizes [None] and those of rank 0' in message
 
 
 def sync_bn_in_config(rank, world_size, work_dir):

@@ -346,6 +346,21 @@ def test_resumed_with_another_total(tmp_path):
     assert 'LinearLR count(s) iterations' in log
 
 
+def test_resumed_with_another_epoch_of_the_same_accumulation(tmp_path):
+    first, then = tmp_path / 'first', tmp_path / 'then'
+    iterations = [dict(type='LinearLR', by_epoch=False, end=1000)]
+    scheduler = dict(param_scheduler=iterations, train_cfg__max_epochs=2)
+    train_tiny(tiny_config(first, 16, 4, **scheduler))
+    _, updates = train_tiny(
+        resumed(then, 8, 2, first / 'epoch_1.pth', **scheduler)
+    )
+    # Epochs of 8 iterations before and of 16 here, updates of 4 in both.
+    assert updates.iterations == [20, 24, 28, 32]
+    log = log_of(then)
+    assert 'iterations_per_epoch=8 -> 16' in log
+    assert 'LinearLR count(s) iterations' in log
+
+
 def test_resumed_from_within_an_epoch_elsewhere(tmp_path):
     first, then = tmp_path / 'first', tmp_path / 'then'
     by_iteration = dict(
@@ -357,7 +372,7 @@ def test_resumed_from_within_an_epoch_elsewhere(tmp_path):
     train_tiny(tiny_config(first, 16, 4, **by_iteration))
     cfg = resumed(then, 16, 8, first / 'iter_12.pth')
     runner = Runner.from_cfg(adapt_config(cfg))
-    with pytest.raises(ConfigError, match='of 12 iterations, was not saved'):
+    with pytest.raises(ConfigError, match='of 12 iterations, does not say'):
         runner.train()
 
 
