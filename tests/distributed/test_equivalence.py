@@ -20,6 +20,8 @@ from mmdet_megdet.runtime import adapt_config
 from tests.distributed.ranks import run_ranks
 from tests.tools.command import ROOT
 
+pytestmark = pytest.mark.slow
+
 CONFIG = ROOT / 'tests' / 'data' / 'small_detector.py'
 UPDATES = 3
 # float64 throughout, but mmdet adds float32's eps to the number of anchors
