@@ -12,7 +12,7 @@ from torch.utils.data import DataLoader
 from ..recipe import aspect_ratio_note
 from ..runtime.batch import images_per_gpu
 from ..runtime.config import ConfigError
-from ..sync_bn import MegDetSyncBN
+from ..sync_bn import bn_sizes
 from .sync_bn_group import SyncBNGroupHook
 
 
@@ -102,15 +102,11 @@ def _bn_sizes(runner: Runner) -> list[int | None]:
 
     Empty where no layer synchronises.
     """
-    sizes = [
-        module.bn_size
-        for module in runner.model.modules()
-        if isinstance(module, MegDetSyncBN)
-    ]
+    override = 'layers'
     for hook in runner.hooks:
         if isinstance(hook, SyncBNGroupHook) and hook.bn_size != 'layers':
-            sizes = [hook.bn_size] * len(sizes)
-    return list(dict.fromkeys(sizes))
+            override = hook.bn_size
+    return list(dict.fromkeys(bn_sizes(runner.model, override)))
 
 
 def _configured_counts(runner: Runner) -> int | None:

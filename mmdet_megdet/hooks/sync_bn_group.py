@@ -14,7 +14,7 @@ from mmengine.runner import Runner
 from torch import nn
 
 from ..runtime.batch import images_per_gpu
-from ..sync_bn import MegDetSyncBN, pool_running_stats, resolve_bn_groups
+from ..sync_bn import bn_sizes, pool_running_stats, resolve_bn_groups
 from ..sync_bn.groups import world_size
 
 
@@ -76,13 +76,8 @@ class SyncBNGroupHook(Hook):
                 'model_wrapper_cfg.convert_bn=True.'
             )
         images = images_per_gpu(runner.train_dataloader)
-        sizes = [
-            layer.bn_size if self.bn_size == 'layers' else self.bn_size
-            for layer in runner.model.modules()
-            if isinstance(layer, MegDetSyncBN)
-        ]
         # Ranks that make different process groups wait for each other.
-        _check_ranks_agree(images, sizes)
+        _check_ranks_agree(images, bn_sizes(runner.model, self.bn_size))
         groups = resolve_bn_groups(
             runner.model, images, self.bn_size, self.strict
         )

@@ -8,12 +8,13 @@ from .convert import (
     revert_to_batch_norm,
 )
 from .module import MegDetSyncBN
-from .resolve import resolve_bn_groups
+from .resolve import bn_sizes, resolve_bn_groups
 from .running_stats import pool_running_stats
 
 __all__ = [
     'BatchNormReport',
     'MegDetSyncBN',
+    'bn_sizes',
     'convert_batch_norm',
     'pool_running_stats',
     'report_batch_norm',

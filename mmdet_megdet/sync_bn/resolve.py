@@ -13,6 +13,26 @@ from .groups import bn_group, check_bn_size, ranks_per_group, world_size
 from .module import MegDetSyncBN
 
 
+def bn_sizes(
+    model: nn.Module, bn_size: int | Literal['layers'] | None = 'layers'
+) -> list[int | None]:
+    """The BN size of each ``MegDetSyncBN`` of a model, in images.
+
+    Args:
+        model (nn.Module): A model, wrapped or not.
+        bn_size (int, optional): Overrides what the layers say. Defaults to
+            'layers', which leaves it to them.
+
+    Returns:
+        list: One entry per layer, in the order of ``model.modules()``.
+    """
+    return [
+        layer.bn_size if bn_size == 'layers' else bn_size
+        for layer in model.modules()
+        if isinstance(layer, MegDetSyncBN)
+    ]
+
+
 def resolve_bn_groups(
     model: nn.Module,
     images_per_gpu: int,
@@ -51,7 +71,7 @@ def resolve_bn_groups(
         if isinstance(module, MegDetSyncBN):
             names.append(name)
             layers.append(module)
-    sizes = [m.bn_size if bn_size == 'layers' else bn_size for m in layers]
+    sizes = bn_sizes(model, bn_size)
     ranks = [ranks_per_group(s, images_per_gpu, world_size()) for s in sizes]
     for layer, name, size, number in zip(
         layers, names, sizes, ranks, strict=True

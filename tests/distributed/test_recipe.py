@@ -124,7 +124,7 @@ def test_recipe_on_eight_ranks(root, tmp_path):
     data, work_dir = tmp_path / 'coco', tmp_path / 'work_dir'
     coco_like(data)
     # 24 pictures on 8 ranks: three iterations an epoch, and as many updates.
-    # Two of the pictures show no object; each is a rank's whole batch.
+    # One of the pictures shows no object, and is a rank's whole batch.
     train = train_command(8, work_dir)
     output = run(root, data, *train, '--cfg-options', 'train_cfg.max_epochs=1')
     assert plan_rows(output) == {
