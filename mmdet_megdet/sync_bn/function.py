@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import torch
 import torch.distributed as dist
 from torch import Tensor
@@ -10,6 +12,8 @@ from torch.autograd.function import once_differentiable
 
 from .blocks import Blocks, dense
 from .moments import local_moments, pack, split_mean, unpack
+from .observation import Observation, all_reduce
+from .recomputation import in_recomputation
 
 
 class SyncBatchNormFunction(torch.autograd.Function):
@@ -40,6 +44,7 @@ class SyncBatchNormFunction(torch.autograd.Function):
         bias: Tensor | None,
         eps: float,
         group: dist.ProcessGroup,
+        observer: Callable[[Observation], None] | None = None,
     ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
         """Normalise ``x`` by the statistics of the group.
 
@@ -49,6 +54,7 @@ class SyncBatchNormFunction(torch.autograd.Function):
             bias (Tensor, optional): Shape ``(C, )``.
             eps (float): Added to the variance.
             group (ProcessGroup): The ranks whose batches make one.
+            observer (Callable, optional): Told the moments and the timing.
 
         Returns:
             tuple: The output in the dtype and layout of ``x``; then mean,
@@ -56,9 +62,17 @@ class SyncBatchNormFunction(torch.autograd.Function):
             no gradient.
         """
         x = dense(x)
-        sums = pack(*local_moments(x))
-        dist.all_reduce(sums, group=group)
+        local = local_moments(x)
+        sums = pack(*local)
+        timers = None if observer is None else []
+        all_reduce(sums, group, timers)
         mean, var, count = unpack(sums)
+        if observer is not None:
+            observer(
+                Observation(
+                    *local, count, mean, var, timers, in_recomputation()
+                )
+            )
         invstd = (var + eps).rsqrt()
 
         scale = invstd if weight is None else invstd * weight
@@ -68,7 +82,7 @@ class SyncBatchNormFunction(torch.autograd.Function):
         if x.numel():
             _normalise(x, y, origin, scale, shift)
 
-        ctx.group = group
+        ctx.group, ctx.timers = group, timers
         ctx.save_for_backward(x, weight, bias, mean, invstd, count)
         ctx.mark_non_differentiable(mean, var, count)
         return y, mean, var, count
@@ -88,7 +102,7 @@ class SyncBatchNormFunction(torch.autograd.Function):
         # Reduced even where this rank's input needs no gradient: that of
         # another rank may, and all have to make the same collectives.
         sums = torch.cat([sum_dy, sum_dy_d])
-        dist.all_reduce(sums, group=ctx.group)
+        all_reduce(sums, ctx.group, ctx.timers)
         mean_dy, mean_dy_d = (sums / count.clamp(min=1)).chunk(2)
 
         dx = dweight = dbias = None
@@ -103,7 +117,7 @@ class SyncBatchNormFunction(torch.autograd.Function):
             dweight = (sum_dy_d * invstd).to(weight.dtype)
         if ctx.needs_input_grad[2]:
             dbias = sum_dy.to(bias.dtype)
-        return dx, dweight, dbias, None, None
+        return dx, dweight, dbias, None, None, None
 
 
 def _normalise(

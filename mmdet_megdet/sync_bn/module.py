@@ -3,15 +3,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import torch
 from mmengine.registry import MODELS
 from torch import Tensor
 from torch.nn import functional as F
 from torch.nn.modules.batchnorm import _BatchNorm
 
+from .blocks import dense
 from .function import SyncBatchNormFunction
 from .groups import bn_group, check_bn_size, world_size
+from .moments import local_moments
+from .observation import Observation
 from .order import check_same_layer
+from .recomputation import in_recomputation
 
 
 @MODELS.register_module()
@@ -77,6 +83,10 @@ class MegDetSyncBN(_BatchNorm):
             call is first compared with the other ranks', at the price of a
             small collective and a host synchronisation. Defaults to None:
             no check. :func:`~mmdet_megdet.sync_bn.resolve_bn_groups` sets it.
+        observer (Callable or None): Called in every training forward with an
+            :class:`~mmdet_megdet.sync_bn.observation.Observation`, for
+            monitoring. It must not communicate or wait for the device. Not
+            part of the state dict, and gone in a copy. Defaults to None.
 
     Raises:
         RuntimeError: If ``bn_size`` is not resolved when training begins in
@@ -107,6 +117,11 @@ class MegDetSyncBN(_BatchNorm):
         self.bn_size = bn_size
         self.ranks_per_group: int | None = None
         self.strict_name: str | None = None
+        self.observer: Callable[[Observation], None] | None = None
+
+    def __getstate__(self) -> dict:
+        # The monitor listens to the model that trains, not to its copies.
+        return self.__dict__ | dict(observer=None)
 
     def extra_repr(self) -> str:
         return f'{super().extra_repr()}, bn_size={self.bn_size}'
@@ -125,10 +140,14 @@ class MegDetSyncBN(_BatchNorm):
         if group is not None:
             return self._forward_synced(input, group)
         if input.numel() == 0:
-            return self._forward_empty(input)
-        if self.training and self.track_running_stats and _in_recomputation():
-            return self._forward_recomputed(input)
-        return super().forward(input)
+            output = self._forward_empty(input)
+        elif self.training and self.track_running_stats and in_recomputation():
+            output = self._forward_recomputed(input)
+        else:
+            output = super().forward(input)
+        if self.training and self.observer is not None:
+            self.observer(_observe_alone(input.detach()))
+        return output
 
     def _group(
         self, device: torch.device
@@ -151,9 +170,9 @@ class MegDetSyncBN(_BatchNorm):
         if self.strict_name is not None:
             check_same_layer(self.strict_name, group, input.device)
         output, mean, var, count = SyncBatchNormFunction.apply(
-            input, self.weight, self.bias, self.eps, group
+            input, self.weight, self.bias, self.eps, group, self.observer
         )
-        if self.track_running_stats and not _in_recomputation():
+        if self.track_running_stats and not in_recomputation():
             self._update_running_stats(mean, var, count)
         return output
 
@@ -200,10 +219,16 @@ class MegDetSyncBN(_BatchNorm):
             running.copy_(torch.where(count >= least, updated, running))
 
 
-def _in_recomputation() -> bool:
-    """Whether autograd is running backward in this thread.
-
-    A forward in that state repeats one that activation checkpointing,
-    reentrant or not, has made before.
-    """
-    return torch._C._current_graph_task_id() != -1
+def _observe_alone(x: Tensor) -> Observation:
+    """What there is to tell of a layer that does not communicate."""
+    count, mean, second = local_moments(dense(x))
+    return Observation(
+        count,
+        mean,
+        second,
+        group_count=torch.full_like(mean[0], count),
+        group_mean=mean,
+        group_var=second / max(1, count),
+        collectives=[],
+        recomputed=in_recomputation(),
+    )

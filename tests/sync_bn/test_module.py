@@ -148,8 +148,10 @@ def test_mmengine_leaves_the_layer_in_place():
 
 def test_copies_and_pickles():
     layer, _ = twins()
+    layer.observer = lambda observation: None  # cannot be pickled
     layer(torch.randn(2, 3, 4, 4))
     for clone in (copy.deepcopy(layer), pickle.loads(pickle.dumps(layer))):
         assert type(clone) is MegDetSyncBN
+        assert clone.observer is None
         for key, value in layer.state_dict().items():
             assert torch.equal(clone.state_dict()[key], value), key

@@ -1,0 +1,92 @@
+# Copyright (c) mmdet_megdet contributors. All rights reserved.
+"""What a ``MegDetSyncBN`` tells its observer about a training forward."""
+
+from __future__ import annotations
+
+import time
+from typing import NamedTuple
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+
+class CollectiveTimer:
+    """Time that a collective takes, waiting for the other ranks included.
+
+    Measured on the device's own clock: on CUDA by events on the current
+    stream, so that nothing waits for the host before :meth:`seconds` asks.
+
+    Args:
+        device (torch.device): Where the collective's tensors lie.
+    """
+
+    def __init__(self, device: torch.device) -> None:
+        self._on_cuda = device.type == 'cuda'
+        self._marks: list = []
+
+    def _mark(self) -> None:
+        if self._on_cuda:
+            event = torch.cuda.Event(enable_timing=True)
+            event.record()
+            self._marks.append(event)
+        else:
+            self._marks.append(time.perf_counter())
+
+    def __enter__(self) -> CollectiveTimer:
+        self._mark()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._mark()
+
+    def seconds(self) -> float:
+        """The time taken; on CUDA waits until the collective is over."""
+        start, end = self._marks
+        if not self._on_cuda:
+            return end - start
+        end.synchronize()
+        return start.elapsed_time(end) / 1e3
+
+
+class Observation(NamedTuple):
+    """One training forward of a layer.
+
+    The tensors are float64 and must not be changed. A position is an element
+    of a channel: there are N times the spatial size.
+
+    Attributes:
+        count (int): Positions in this rank's batch.
+        mean (Tensor): Local mean ``(C, )``; 0 in an empty batch.
+        second (Tensor): Local sum of squared deviations from it ``(C, )``.
+        group_count (Tensor): Positions in the BN group's batch ``()``.
+        group_mean (Tensor): Mean over the group ``(C, )``.
+        group_var (Tensor): Biased variance over the group ``(C, )``.
+        collectives (list[CollectiveTimer]): Forward's; the layer's backward
+            adds its own. Empty where the layer does not communicate.
+        recomputed (bool): Whether activation checkpointing repeats a forward
+            that has been observed before.
+    """
+
+    count: int
+    mean: Tensor
+    second: Tensor
+    group_count: Tensor
+    group_mean: Tensor
+    group_var: Tensor
+    collectives: list[CollectiveTimer]
+    recomputed: bool
+
+
+def all_reduce(
+    sums: Tensor,
+    group: dist.ProcessGroup,
+    timers: list[CollectiveTimer] | None,
+) -> None:
+    """Add up over the group, in place; timed if there is a list for it."""
+    if timers is None:
+        dist.all_reduce(sums, group=group)
+        return
+    with CollectiveTimer(sums.device) as timer:
+        dist.all_reduce(sums, group=group)
+    timers.append(timer)
