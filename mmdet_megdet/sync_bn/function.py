@@ -10,9 +10,10 @@ import torch.distributed as dist
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from .blocks import Blocks, dense
+from .blocks import dense
 from .moments import local_moments, pack, split_mean, unpack
 from .observation import Observation, all_reduce
+from .passes import gradient_sums, input_gradient, normalise
 from .recomputation import in_recomputation
 
 
@@ -80,24 +81,24 @@ class SyncBatchNormFunction(torch.autograd.Function):
         shift = -rest * scale if bias is None else bias - rest * scale
         y = torch.empty_like(x)
         if x.numel():
-            _normalise(x, y, origin, scale, shift)
+            normalise(x, y, origin, scale, shift)
 
         ctx.group, ctx.timers = group, timers
-        ctx.save_for_backward(x, weight, bias, mean, invstd, count)
+        ctx.save_for_backward(x, origin, rest, scale, invstd, count)
         ctx.mark_non_differentiable(mean, var, count)
+        ctx.set_materialize_grads(False)
         return y, mean, var, count
 
     @staticmethod
     @once_differentiable
     def backward(ctx, dy: Tensor, *_: None) -> tuple[Tensor | None, ...]:
         """Gradients of input (over the group), weight and bias (local)."""
-        x, weight, bias, mean, invstd, count = ctx.saved_tensors
-        origin, rest = split_mean(mean, x.dtype)
+        x, origin, rest, scale, invstd, count = ctx.saved_tensors
         if x.numel():
-            sum_dy, sum_dy_d = _gradient_sums(x, dy, origin)
+            sum_dy, sum_dy_d = gradient_sums(x, dy, origin)
             sum_dy_d -= rest * sum_dy
         else:
-            sum_dy, sum_dy_d = mean.new_zeros(2, len(mean))
+            sum_dy, sum_dy_d = rest.new_zeros(2, len(rest))
 
         # Reduced even where this rank's input needs no gradient: that of
         # another rank may, and all have to make the same collectives.
@@ -109,88 +110,12 @@ class SyncBatchNormFunction(torch.autograd.Function):
         if ctx.needs_input_grad[0]:
             dx = torch.empty_like(x)
         if dx is not None and x.numel():
-            scale = invstd if weight is None else invstd * weight
             slope = -invstd.square() * mean_dy_d
             shift = -mean_dy - slope * rest
-            _input_gradient(x, dy, dx, origin, slope, shift, scale)
+            input_gradient(x, dy, dx, origin, slope, shift, scale)
+        # Autograd casts to the parameters' dtype.
         if ctx.needs_input_grad[1]:
-            dweight = (sum_dy_d * invstd).to(weight.dtype)
+            dweight = sum_dy_d * invstd
         if ctx.needs_input_grad[2]:
-            dbias = sum_dy.to(bias.dtype)
+            dbias = sum_dy
         return dx, dweight, dbias, None, None, None
-
-
-def _normalise(
-    x: Tensor, y: Tensor, origin: Tensor, scale: Tensor, shift: Tensor
-) -> None:
-    """Write ``(x - origin) * scale + shift`` into ``y``."""
-    blocks = Blocks(x)
-    for x_block, y_block, origin_block, scale_block, shift_block in zip(
-        blocks.split(x),
-        blocks.split(y),
-        *map(blocks.split_vector, (origin, scale, shift)),
-        strict=True,
-    ):
-        result = _result(y_block, blocks.dtype)
-        torch.sub(x_block, origin_block, out=result)
-        result.mul_(scale_block).add_(shift_block)
-        _deliver(result, y_block)
-
-
-def _gradient_sums(
-    x: Tensor, dy: Tensor, origin: Tensor
-) -> tuple[Tensor, Tensor]:
-    """``sum(dy)`` and ``sum(dy * (x - origin))`` per channel, float64."""
-    blocks = Blocks(x)
-    work, dim = blocks.work(x), blocks.dim
-    sums, products = [], []
-    for x_block, dy_block, origin_block in zip(
-        blocks.split(x),
-        blocks.split(dy),
-        blocks.split_vector(origin),
-        strict=True,
-    ):
-        product = work[: len(x_block)]
-        torch.sub(x_block, origin_block, out=product)
-        sums.append(dy_block.sum(dim, dtype=blocks.dtype))
-        products.append(product.mul_(dy_block).sum(dim))
-    return (
-        blocks.per_channel(sums).sum(0),
-        blocks.per_channel(products).sum(0),
-    )
-
-
-def _input_gradient(
-    x: Tensor,
-    dy: Tensor,
-    dx: Tensor,
-    origin: Tensor,
-    slope: Tensor,
-    shift: Tensor,
-    scale: Tensor,
-) -> None:
-    """Write ``((x - origin) * slope + dy + shift) * scale`` into ``dx``."""
-    blocks = Blocks(x)
-    for x_block, dy_block, dx_block, origin_block, *constants in zip(
-        *map(blocks.split, (x, dy, dx)),
-        *map(blocks.split_vector, (origin, slope, shift, scale)),
-        strict=True,
-    ):
-        slope_block, shift_block, scale_block = constants
-        result = _result(dx_block, blocks.dtype)
-        torch.sub(x_block, origin_block, out=result)
-        result.mul_(slope_block).add_(dy_block)
-        result.add_(shift_block).mul_(scale_block)
-        _deliver(result, dx_block)
-
-
-def _result(block: Tensor, dtype: torch.dtype) -> Tensor:
-    """Where to compute a block: in place, unless it is half precision."""
-    return (
-        block if block.dtype == dtype else torch.empty_like(block, dtype=dtype)
-    )
-
-
-def _deliver(result: Tensor, block: Tensor) -> None:
-    if result is not block:
-        block.copy_(result)

@@ -63,14 +63,15 @@ def local_moments(x: Tensor) -> tuple[int, Tensor, Tensor]:
         firsts.append(centred.sum(dim))
         seconds.append(centred.square_().sum(dim))
 
-    counts = blocks.part_counts(x)
-    first = blocks.per_channel(firsts)
+    origin, first, second = blocks.per_channel(origins, firsts, seconds)
+    counts = blocks.part_counts(x.device)
     shift = first / counts
-    means = blocks.per_channel(origins) + shift
-    mean = (means * counts).sum(0) / blocks.count
-    within = blocks.per_channel(seconds) - first * shift
-    between = (means - mean).square() * counts
-    return blocks.count, mean, (within + between).sum(0).clamp_(min=0)
+    means = origin.add_(shift)
+    mean = (means * (counts / blocks.count)).sum(0)
+    second.addcmul_(first, shift, value=-1)
+    deviation = means.sub_(mean)
+    second.addcmul_(deviation, deviation * counts)
+    return blocks.count, mean, second.sum(0).clamp_(min=0)
 
 
 def pack(count: int, mean: Tensor, second: Tensor) -> Tensor:
@@ -80,9 +81,13 @@ def pack(count: int, mean: Tensor, second: Tensor) -> Tensor:
         Tensor: float64 ``(2C + 1, )``: sum, sum of squares, count. Adding
         up those of all ranks gives that of the whole batch.
     """
+    channels = len(mean)
+    sums = mean.new_empty(2 * channels + 1)
+    torch.mul(mean, count, out=sums[:channels])
+    torch.addcmul(second, mean, mean, value=count, out=sums[channels:-1])
     # Filled on the device: a copy from the host would wait for it.
-    number = torch.full_like(mean[:1], count)
-    return torch.cat([mean * count, second + mean.square() * count, number])
+    sums[-1:].fill_(count)
+    return sums
 
 
 def unpack(sums: Tensor) -> tuple[Tensor, Tensor, Tensor]:
@@ -101,4 +106,5 @@ def unpack(sums: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     """
     count = sums[-1]
     mean, mean_square = (sums[:-1] / count.clamp(min=1)).chunk(2)
-    return mean, (mean_square - mean.square()).clamp_(min=0), count
+    var = torch.addcmul(mean_square, mean, mean, value=-1)
+    return mean, var.clamp_(min=0), count
