@@ -30,6 +30,7 @@ tools/dist_test.sh "$config" "$checkpoint" 2 \
   --work-dir "$work_dir" --show-dir detections | tee "$work_dir/test.log"
 "$python" tools/analysis/plot_log.py "$work_dir" \
   --out "$work_dir/training.png"
+"$python" tools/analysis/plot_bn_stats.py "$work_dir"
 tested=$SECONDS
 
 phase 'Done'
@@ -38,5 +39,6 @@ echo "Generated in ${generated} s, trained in $((trained - generated)) s," \
 echo "AP: $(grep -oE 'coco/(bbox|segm)_mAP(_50)?: [0-9.]+' \
   "$work_dir/test.log" | sort -u | paste -sd' ' -)"
 echo "Losses and learning rate: $work_dir/training.png"
+echo "BatchNorm: $work_dir/bn_stats/bn_report.html"
 echo "Detections: $(find "$work_dir" -path '*detections*' -name '*.png' \
   -newer "$checkpoint" | head -n 1 | xargs -r dirname)"
