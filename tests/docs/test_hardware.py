@@ -1,0 +1,72 @@
+# Copyright (c) mmdet_megdet contributors. All rights reserved.
+"""The table of set-ups in `docs/hardware.md`, line by line."""
+
+from __future__ import annotations
+
+import re
+import sys
+
+import pytest
+
+from mmdet_megdet.recipe import BatchPlan, iterations_per_epoch, plan_rows
+from tests.tools.command import ROOT
+from tools import train
+
+COCO = 117_266
+PAGE = ROOT / 'docs' / 'hardware.md'
+ROWS = [
+    [cell.strip() for cell in line.strip('|').split('|')]
+    for line in PAGE.read_text().splitlines()
+    if re.match(r'\| \d', line)
+]
+
+
+def test_the_table_is_found():
+    assert len(ROWS) == 11
+    assert all(len(row) == 8 for row in ROWS)
+
+
+@pytest.mark.parametrize('row', ROWS, ids=lambda row: f'{row[0]}x{row[1]}')
+def test_a_line_is_what_the_plan_says(row, monkeypatch):
+    gpus, images, bn_size = map(int, row[:3])
+    options, accumulation, groups, iterations, updates = row[3:]
+    plan = BatchPlan(gpus, images, 256, bn_size)
+    length = iterations_per_epoch(COCO, gpus, images)
+    rows = plan_rows(plan, length)
+    assert int(accumulation) == plan.accumulation
+    assert groups == rows['BN groups']
+    assert int(iterations) == length
+    assert updates == rows['updates per epoch']
+    # The options make this of the config's 4 images and 32 in BatchNorm.
+    words = options.strip('`').split()
+    monkeypatch.setattr(sys, 'argv', ['train.py', 'CONFIG', *words])
+    args = vars(train.parse_args())
+    assert args.get('images_per_gpu', 4) == images
+    assert args.get('bn_size', 32) == bn_size
+
+
+def test_the_linear_rule_of_the_smaller_batch():
+    assert BatchPlan(8, 4, 64).learning_rate(0.04, 256) == 0.01
+
+
+@pytest.mark.parametrize(
+    ('script', 'sources'),
+    [
+        ('dist_train.sh', ('dist_run.sh', 'interpreter.sh')),
+        ('slurm_train.sh', ('slurm_run.sh',)),
+    ],
+)
+def test_every_variable_of_a_launcher_is_in_its_table(script, sources):
+    """Those that the script's own usage names, and no others."""
+    tools = ROOT / 'tools'
+    usage = set(
+        re.findall(r'^  ([A-Z_]+)\s', (tools / script).read_text(), re.M)
+    )
+    heading = 'torchrun' if script.startswith('dist') else 'Slurm'
+    section = re.split(r'^## ', PAGE.read_text(), flags=re.M)
+    (text,) = [part for part in section if heading in part.split('\n')[0]]
+    described = set(re.findall(r'^\| `([A-Z_]+)` ', text, re.M))
+    assert described == usage - ({'PYTHON'} if heading == 'Slurm' else set())
+    read = ''.join((tools / name).read_text() for name in sources)
+    for name in described - {'MASTER_PORT'}:
+        assert f'${{{name}' in read or f'${name}' in read, name

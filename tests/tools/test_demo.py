@@ -1,0 +1,74 @@
+# Copyright (c) mmdet_megdet contributors. All rights reserved.
+"""The demo's commands, in order. What each does is tested elsewhere."""
+
+from __future__ import annotations
+
+import stat
+import subprocess
+
+from tests.tools.command import ROOT, TOOLS, environment, run
+
+# An interpreter that says how it was called, and leaves what the demo reads.
+RECORDER = """#!/bin/sh
+echo "python $@"
+mkdir -p "$WORK_DIR/20260101/detections"
+touch "$WORK_DIR/epoch_4.pth"
+echo "$WORK_DIR/epoch_4.pth" > "$WORK_DIR/last_checkpoint"
+sleep 0.01
+touch "$WORK_DIR/20260101/detections/000001.png"
+echo 'coco/bbox_mAP: 0.6300  coco/bbox_mAP_50: 0.9670'
+"""
+CONFIG = 'configs/megdet/shapes_r18_fpn.py'
+
+
+def test_the_commands_in_order(tmp_path):
+    recorder = tmp_path / 'recorder'
+    recorder.write_text(RECORDER)
+    recorder.chmod(recorder.stat().st_mode | stat.S_IXUSR)
+    work_dir, shapes = tmp_path / 'run', tmp_path / 'shapes'
+    done = run(
+        TOOLS / 'demo.sh', work_dir, cwd=tmp_path, PYTHON=str(recorder),
+        WORK_DIR=str(work_dir), SHAPES_ROOT=str(shapes),
+    )  # fmt: skip
+    assert done.returncode == 0, done.stdout
+    called = [
+        line for line in done.stdout.splitlines() if line.startswith('python')
+    ]
+    ranks = 'python -m torch.distributed.run --standalone --nproc-per-node=2'
+    assert called == [
+        f'python -m mmdet_megdet.datasets.shapes {shapes}',
+        f'{ranks} tools/train.py --launcher pytorch {CONFIG} --work-dir '
+        f'{work_dir}',
+        f'{ranks} tools/test.py --launcher pytorch {CONFIG} '
+        f'{work_dir}/epoch_4.pth --work-dir {work_dir} --show-dir detections',
+        f'python tools/analysis/plot_log.py {work_dir} --out '
+        f'{work_dir}/training.png',
+        f'python tools/analysis/plot_bn_stats.py {work_dir}',
+    ]
+    assert 'AP: coco/bbox_mAP: 0.6300 coco/bbox_mAP_50: 0.9670' in done.stdout
+    assert f'BatchNorm: {work_dir}/bn_stats/bn_report.html' in done.stdout
+    assert f'Detections: {work_dir}/20260101/detections' in done.stdout
+
+
+def test_what_make_runs():
+    for target, command in (
+        ('setup', None),
+        ('demo', 'bash tools/demo.sh'),
+        ('test', 'python -m pytest'),
+        ('test-fast', "python -m pytest -m 'not slow'"),
+    ):
+        done = subprocess.run(
+            ['make', '--dry-run', target],
+            cwd=ROOT,
+            env=environment(),
+            capture_output=True,
+            text=True,
+            check=True,
+        )
+        set_up, *rest = done.stdout.splitlines()
+        assert 'bash tools/setup/setup.sh' in set_up
+        if command is None:
+            assert not rest
+        else:
+            (run_it,) = rest
+            assert run_it.endswith(command)
