@@ -1,0 +1,340 @@
+# Copyright (c) mmdet_megdet contributors. All rights reserved.
+"""tools/dist_doctor.py: healthy ranks, and each thing that may be wrong."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+from datetime import timedelta
+
+import pytest
+import torch
+import torch.distributed as dist
+from mmengine.config import Config
+
+from mmdet_megdet.runtime import LaunchError
+from mmdet_megdet.sync_bn import function
+from mmdet_megdet.sync_bn.groups import bn_group
+from tests.distributed.ranks import run_ranks
+from tests.tools.command import ROOT, TINY_CONFIG, TOOLS, environment, run
+
+sys.path.insert(0, str(TOOLS))  # as for a script there
+
+import dist_doctor
+from checks import collectives, cost, identity, meeting, parity
+from checks.report import FAIL, PASS, WARN
+from checks.training import Training, read_training
+
+SCRIPT = TOOLS / 'dist_doctor.sh'
+CPU = torch.device('cpu')
+
+# Python runs it as it starts: rank 1 has another source of the package,
+# another version of numpy, a variable that does not exist, and an all-reduce
+# that is off by one now and then.
+SITE = """
+import os, sys
+if os.environ.get('RANK') == '1':
+    os.environ['NCCL_SOCKET_TIMEOUT'] = '600'
+    sys.path.insert(0, {other!r})
+    import numpy
+    numpy.__version__ = '0.0'
+    import torch.distributed as dist
+    all_reduce = dist.all_reduce
+    def wrong(tensor, *args, **kwargs):
+        all_reduce(tensor, *args, **kwargs)
+        if tensor.numel() == 1025:
+            tensor[7] += 1
+    dist.all_reduce = wrong
+"""
+
+CONFIG = """
+_base_ = {base!r}
+work_note = 'rank {{{{$RANK:0}}}}'
+"""
+
+# Rank 1 stops in the middle of the checks.
+STOP = """
+import os, signal
+if os.environ.get('RANK') == '1':
+    import torch.distributed as dist
+    all_reduce = dist.all_reduce
+    def stop(tensor, *args, **kwargs):
+        if tensor.numel() == 1025:
+            os.kill(os.getpid(), signal.SIGSTOP)
+        all_reduce(tensor, *args, **kwargs)
+    dist.all_reduce = stop
+"""
+
+
+def doctor(*arguments, **settings):
+    """Exit status, report and what was said on standard error."""
+    done = subprocess.run(
+        list(map(str, [SCRIPT, *arguments, '--json'])),
+        env=environment(**settings),
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
+    )
+    report = json.loads(done.stdout) if done.stdout else None
+    return done.returncode, report, done.stderr
+
+
+def texts(report, level):
+    return {
+        f['check']: f['text']
+        for f in report['findings']
+        if f['level'] == level
+    }
+
+
+@pytest.mark.slow
+def test_healthy_ranks():
+    # Under load a rank may start much later than another.
+    status, report, _ = doctor(2, TINY_CONFIG, '--timeout', 120)
+    assert (status, report['ok'], report['counts'][FAIL]) == (0, True, 0)
+    good = texts(report, PASS)
+    assert good['versions'].startswith('the same on all ranks: CUDA ')
+    assert good['config'].startswith('the same on all ranks: digest ')
+    assert good['all-reduce'] == 'all ranks: exact sums on every rank'
+    assert 'equals float64 BatchNorm' in good['MegDetSyncBN']
+    assert good['cost of an iteration'].startswith(
+        '1 layers over all ranks: 2 all-reduces, about '
+    )
+    assert 'images at once: 8, accumulation: 2' in good['batch plan']
+    figures = report['figures']['all ranks']
+    assert list(figures['latency_seconds']) == [
+        str(size) for size in collectives.SIZES
+    ]
+    assert all(t > 0 for t in figures['latency_seconds'].values())
+    latencies = {int(n): t for n, t in figures['latency_seconds'].items()}
+    assert figures['bn_seconds'] == pytest.approx(
+        cost.step_seconds([cost.Layer(4, 1, None)], latencies)
+    )
+
+
+@pytest.mark.slow
+def test_ranks_that_differ(tmp_path):
+    """Source, version, config, variable and sums of rank 1 are its own."""
+    other = tmp_path / 'other'
+    shutil.copytree(ROOT / 'mmdet_megdet', other / 'mmdet_megdet')
+    with (other / 'mmdet_megdet' / 'version.py').open('a') as file:
+        file.write('# changed\n')
+    (tmp_path / 'sitecustomize.py').write_text(SITE.format(other=str(other)))
+    config = tmp_path / 'config.py'
+    config.write_text(CONFIG.format(base=str(TINY_CONFIG)))
+    status, report, said = doctor(
+        2, config, '--timeout', 120, PYTHONPATH=f'{tmp_path}:{ROOT}'
+    )
+    assert status == 1
+    bad = texts(report, FAIL)
+    assert set(bad) == {'versions', 'config', 'all-reduce'}
+    own = r'\S+:1'
+    for check, pattern in (
+        ('versions', rf'numpy is 0\.0 on {own} and 2\.\S+ on the other'),
+        ('versions', rf'of its files\) is \w{{12}} on {own} and \w{{12}} on'),
+        ('config', rf"work_note is 'rank 1' on {own} and 'rank 0' on the"),
+        (
+            'all-reduce',
+            rf'all ranks: wrong on {own}: 1 of 1025 sums in float32 are '
+            'wrong, the first 4 instead of 3',
+        ),
+    ):
+        assert re.search(pattern, bad[check]), bad[check]
+    unknown = [
+        f['text']
+        for f in report['findings']
+        if (f['level'], f['check']) == (WARN, 'environment variables')
+    ]
+    assert len(unknown) == 1
+    assert re.match(
+        rf'{own}: NCCL has no variable NCCL_SOCKET_TIMEOUT', unknown[0]
+    )
+    # Every rank ends so, not only the one that prints.
+    assert said.count('exitcode  : 1 ') == 2
+
+
+@pytest.mark.slow
+def test_a_rank_that_stops_is_named(tmp_path):
+    (tmp_path / 'sitecustomize.py').write_text(STOP)
+    status, report, said = doctor(
+        2, '--timeout', 24, PYTHONPATH=f'{tmp_path}:{ROOT}'
+    )
+    assert status == 1
+    assert report is None
+    assert re.search(r'rank 1\b.* no sign of life', said)
+    assert 'all-reduce in all ranks' in said
+
+
+def test_a_rank_that_does_not_come_is_named():
+    store = dist.HashStore()
+    with pytest.raises(LaunchError, match=r'rank 1, 2 of 3 did not arrive'):
+        meeting._everyone(store, 0, 3, 0.2)
+    # And the others are told so.
+    store = dist.HashStore()
+    store.set('0', 'a:0')
+    store.set('here', '0,2')
+    with pytest.raises(LaunchError, match=r'rank 1 of 3 did not .*:0, .*:2'):
+        meeting._everyone(store, 2, 3, 0.2)
+
+
+def test_nobody_at_the_address(monkeypatch):
+    monkeypatch.setenv('MASTER_ADDR', '127.0.0.1')
+    monkeypatch.setenv('MASTER_PORT', '1')
+    monkeypatch.delenv('TORCHELASTIC_USE_AGENT_STORE', raising=False)
+    with pytest.raises(LaunchError, match=r'cannot reach rank 0 at 127'):
+        meeting._store(1, timedelta(seconds=0.5))
+
+
+def test_slurm_command(tmp_path):
+    srun = tmp_path / 'srun'
+    srun.write_text('#!/bin/sh\necho "$@"\n')
+    srun.chmod(0o755)
+    result = run(
+        TOOLS / 'slurm_doctor.sh',
+        *('PARTITION', 'JOB', 'CONFIG', '--json'),
+        PATH=f'{tmp_path}:{os.environ["PATH"]}',
+        GPUS='16',
+    )
+    assert '--partition=PARTITION --job-name=JOB ' in result.stdout
+    assert '--ntasks=16 ' in result.stdout
+    assert result.stdout.endswith(
+        f'{TOOLS}/dist_doctor.py --launcher slurm CONFIG --json\n'
+    )
+    result = run(TOOLS / 'slurm_doctor.sh', 'PARTITION')
+    assert result.returncode == 2
+    assert result.stdout.startswith('usage: tools/slurm_doctor.sh PARTITION')
+
+
+@pytest.mark.parametrize('arguments', [[], ['0']])
+def test_usage(arguments):
+    result = run(SCRIPT, *arguments)
+    assert result.returncode == 2
+    assert result.stdout.startswith('usage: tools/dist_doctor.sh GPUS')
+
+
+@pytest.mark.parametrize(
+    ('arguments', 'message'),
+    [
+        ([], 'start it by tools/dist_doctor.sh GPUS'),
+        (
+            ['--launcher', 'pytorch', '--bn-size', '8'],
+            '--bn-size counts images: give --images-per-gpu',
+        ),
+        (['--timeout', '-1'], "'-1' is not a positive number of seconds"),
+    ],
+)
+def test_options(monkeypatch, capsys, arguments, message):
+    monkeypatch.setattr(sys, 'argv', ['dist_doctor.py', *arguments])
+    with pytest.raises(SystemExit):
+        dist_doctor.parse_args()
+    assert message in capsys.readouterr().err
+
+
+def levels(findings):
+    return [(f.level, f.text) for f in findings]
+
+
+def in_groups(rank, world_size):
+    """What four ranks find in BN groups of two; then with faults planted."""
+    control = dist.new_group(backend='gloo')
+    names = [f'host{r // 2}:{r}' for r in range(world_size)]
+    here = meeting.Meeting(rank, names, CPU, control)
+    first = rank // 2 * 2
+    group = collectives.Group('pairs', [first, first + 1], bn_group(2, CPU))
+    found = {
+        'sums': levels(collectives.check_sums(here, group)),
+        'parity': levels(parity.check_parity(here, group)),
+        'same': levels(identity.check_same(here, None)),
+        'config': levels(
+            dist_doctor.check_configs_read(
+                here, 'cfg', 'not here' if rank == 1 else ''
+            )[1]
+        ),
+    }
+    all_reduce, versions = dist.all_reduce, identity.versions
+
+    def off(tensor, *args, **kwargs):
+        all_reduce(tensor, *args, **kwargs)
+        tensor[-1] += 1
+
+    if rank == 2:
+        dist.all_reduce = off
+    found['wrong sums'] = levels(collectives.check_sums(here, group))
+    dist.all_reduce = all_reduce
+
+    # Every rank normalises by its own batch.
+    function.all_reduce = lambda sums, group, timers: None
+    found['no parity'] = levels(parity.check_parity(here, group))
+
+    if rank == 3:
+        identity.versions = lambda: versions() | dict(numpy='1.0')
+    found['other version'] = levels(identity.check_same(here, None))
+    return found
+
+
+def test_groups_and_faults():
+    by_rank = run_ranks(in_groups, 4)
+    # Every rank comes to the same report.
+    assert all(found == by_rank[0] for found in by_rank)
+    found = by_rank[0]
+    assert found['sums'] == [(PASS, 'pairs: exact sums on every rank')]
+    ((level, text),) = found['parity']
+    assert level == PASS
+    assert 'float32, bfloat16, float16; even, uneven and empty' in text
+    assert [level for level, _ in found['same']] == [PASS] * 3
+    assert found['config'] == [(FAIL, 'host0:1 cannot read it: not here')]
+    ((level, text),) = found['wrong sums']
+    assert level == FAIL
+    # Ranks 2 and 3 give 3 and 4 at place 0.
+    assert text == (
+        'pairs: wrong on host1:2: 1 of 1 sums in float32 are wrong, the '
+        'first 8 instead of 7'
+    )
+    ((level, text),) = found['no parity']
+    assert level == FAIL
+    assert 'quantities differ from float64 BatchNorm, host0:0: ' in text
+    level, text = found['other version'][0]
+    assert level == FAIL
+    assert text.startswith('numpy is 1.0 on host1:3 and ')
+    assert text.endswith(' on the others')
+
+
+def test_groups_of_a_training():
+    layers = [cost.Layer(4, 1, 8), cost.Layer(4, 1, None), cost.Layer(4, 1, 2)]
+    training = Training(8, images=2, layers=layers)
+    assert training.group_sizes() == [1, 4, 8]
+    assert training.layers_of(4) == layers[:1]
+    layers.append(cost.Layer(4, 1, 6))  # 3 ranks do not divide 8
+    assert training.group_sizes() == [1, 4, 8]
+    assert Training(8).group_sizes() == [8]
+    assert Training(8, bn_size=4).group_sizes() == []  # of how many images?
+    assert Training(8, images=2, bn_size=4).group_sizes() == [2]
+
+
+def test_a_training_that_cannot_be_built():
+    training = read_training(Config(dict(model=dict(type='NoSuch'))), 2)
+    ((level, text),) = levels(training.findings)
+    assert level == FAIL
+    assert "'NoSuch is not in the mmengine::model registry" in text.replace(
+        '"', "'"
+    )
+    assert training.group_sizes() == [2]
+
+
+def test_who_is_late():
+    # Rank 1 comes last: it waits least, and the others wait for it.
+    waits = [[5.0, 4.0, 6.0], [1.0, 1.0, 1.0], [3.0, 3.0, 3.0]]
+    assert collectives._lateness(waits) == [0.0, 4.0, 2.0]
+
+
+def test_bounds_are_no_wider_than_needed():
+    """An output that is off by a hundredth of a percent is seen."""
+    number = parity._MOST_IMAGES * parity._SIDE**2
+    assert parity._SUM == (number + 4) * 2**-24 < 1.2e-5
+    assert parity.shares('uneven', 4) == [1, 2, 3, 1]
+    assert parity.shares('empty ranks', 3) == [3, 0, 3]

@@ -1,0 +1,200 @@
+# Copyright (c) mmdet_megdet contributors. All rights reserved.
+"""All-reduce: is it right, how long does it take, who is late?"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from statistics import median
+from typing import NamedTuple
+
+import torch
+import torch.distributed as dist
+
+from mmdet_megdet.sync_bn.observation import CollectiveTimer
+
+from .meeting import Meeting
+from .report import Finding, failure, gigabytes, passed, warning
+
+SIZES = tuple(4**power for power in range(1, 9))  # bytes: 4 to 64 KB
+_REPEATS = 30
+_LARGE = dict(cpu=16 << 20, cuda=64 << 20)  # bytes
+_LARGE_REPEATS = 5
+# Of a fixed product of matrices: enough to time, little to wait for.
+_MATRIX = dict(cpu=384, cuda=4096)
+_ROUNDS = 10
+_SLOW = 1.5
+
+
+class Group(NamedTuple):
+    """Ranks that reduce together.
+
+    Attributes:
+        name (str): For the report.
+        ranks (list[int]): This rank's group.
+        process_group (ProcessGroup): Of them.
+    """
+
+    name: str
+    ranks: list[int]
+    process_group: dist.ProcessGroup
+
+
+def check_sums(meeting: Meeting, group: Group) -> Iterator[Finding]:
+    """Hold sums of whole numbers against their closed form, on every rank.
+
+    Rank r contributes ``(r + 1) * (1 + i % 7)`` at place i, so the sum is
+    ``sum(r + 1) * (1 + i % 7)``: exact in every dtype used, up to 1,500
+    ranks in float32.
+    """
+    faults = []
+    factor = sum(rank + 1 for rank in group.ranks)
+    for dtype in (torch.float32, torch.float64, torch.int64):
+        for length in (1, 1025, 262_145):
+            places = torch.arange(length, device=meeting.device) % 7 + 1
+            sums = (places * (meeting.rank + 1)).to(dtype)
+            dist.all_reduce(sums, group=group.process_group)
+            wrong = sums != (places * factor).to(dtype)
+            if wrong.any():
+                first = int(wrong.nonzero()[0])
+                faults.append(
+                    f'{int(wrong.sum())} of {length} sums in '
+                    f'{str(dtype).removeprefix("torch.")} are wrong, the '
+                    f'first {sums[first].item():g} instead of '
+                    f'{(places[first] * factor).item()}'
+                )
+    by_rank = meeting.gather(faults)
+    bad = [rank for rank, found in enumerate(by_rank) if found]
+    if bad:
+        yield failure(
+            'all-reduce',
+            f'{group.name}: wrong on {meeting.listed(bad)}: '
+            f'{by_rank[bad[0]][0]}',
+            'Do not train on this: look for a device, driver or network '
+            'card that fails (nvidia-smi -q, dmesg), or NCCL variables that '
+            'force an algorithm (NCCL_ALGO, NCCL_PROTO).',
+        )
+    else:
+        yield passed('all-reduce', f'{group.name}: exact sums on every rank')
+
+
+def latencies(meeting: Meeting, group: Group) -> dict[int, float]:
+    """Seconds of a small all-reduce by its bytes; a collective.
+
+    The median of each rank, and of those the largest.
+    """
+    own = [
+        _all_reduce_seconds(meeting.device, group, size, _REPEATS)
+        for size in SIZES
+    ]
+    by_rank = meeting.gather(own)
+    return {
+        size: max(t)
+        for size, t in zip(SIZES, zip(*by_rank, strict=True), strict=True)
+    }
+
+
+def bandwidth(meeting: Meeting, group: Group) -> tuple[int, float]:
+    """Bytes and seconds of a large all-reduce; a collective."""
+    size = _LARGE[meeting.device.type]
+    own = _all_reduce_seconds(meeting.device, group, size, _LARGE_REPEATS)
+    return size, max(meeting.gather(own))
+
+
+def describe(
+    group: Group, small: dict[int, float], size: int, seconds: float
+) -> Iterator[Finding]:
+    """The figures in words."""
+    listed = ', '.join(
+        f'{_bytes(n)} {t * 1e6:.0f} us' for n, t in small.items()
+    )
+    yield passed('latency', f'{group.name}: {listed}')
+    ranks = len(group.ranks)
+    # What each rank's link carries in a ring, as nccl-tests reckon it.
+    bus = 2 * (ranks - 1) / ranks * size / seconds
+    yield passed(
+        'bandwidth',
+        f'{group.name}: {gigabytes(size)} in {seconds * 1e3:.3g} ms, '
+        f'{gigabytes(size / seconds)}/s, on the bus {gigabytes(bus)}/s',
+    )
+
+
+def check_pace(meeting: Meeting) -> Iterator[Finding]:
+    """The slowest rank, by a fixed computation and by arrival."""
+    work, waits = [], []
+    tensor = torch.zeros(1, device=meeting.device)
+    matrix = torch.ones(
+        [_MATRIX[meeting.device.type]] * 2, device=meeting.device
+    )
+    _compute(matrix)
+    for _ in range(_ROUNDS):
+        dist.barrier(group=meeting.control)
+        begin = time.perf_counter()
+        _compute(matrix)
+        middle = time.perf_counter()
+        dist.all_reduce(tensor)
+        _wait(meeting.device)
+        work.append(middle - begin)
+        waits.append(time.perf_counter() - middle)
+    by_rank = meeting.gather((work, waits))
+    times = [median(found) for found, _ in by_rank]
+    slowest = max(range(len(times)), key=times.__getitem__)
+    ratio = times[slowest] / median(times)
+    text = (
+        f'{meeting.names[slowest]} takes {times[slowest] * 1e3:.3g} ms for a '
+        f'fixed computation, {ratio:.2f} times the median of all ranks'
+    )
+    if ratio > _SLOW:
+        yield warning(
+            'slowest rank',
+            text,
+            'Every rank waits for it in every layer: look for other programs '
+            'on its machine, a hot or throttled device (nvidia-smi -q -d '
+            'PERFORMANCE), too few cores.',
+        )
+    else:
+        yield passed('slowest rank', text)
+    # The last to come waits least; the others wait for it.
+    late = _lateness([found for _, found in by_rank])
+    last = max(range(len(late)), key=late.__getitem__)
+    yield passed(
+        'last to arrive',
+        f'{meeting.names[last]}, by {late[last] * 1e3:.3g} ms behind the '
+        'first, at the median',
+    )
+
+
+def _lateness(waits: list[list[float]]) -> list[float]:
+    """Median seconds by which each rank comes after the first one."""
+    rounds = list(zip(*waits, strict=True))
+    return [
+        median(max(waited) - waited[rank] for waited in rounds)
+        for rank in range(len(waits))
+    ]
+
+
+def _compute(matrix: torch.Tensor) -> None:
+    matrix @ matrix
+    _wait(matrix.device)
+
+
+def _wait(device: torch.device) -> None:
+    if device.type == 'cuda':
+        torch.cuda.synchronize(device)
+
+
+def _all_reduce_seconds(
+    device: torch.device, group: Group, size: int, repeats: int
+) -> float:
+    tensor = torch.zeros(size // 4, device=device)
+    timers = []
+    for _ in range(2 + repeats):
+        timer = CollectiveTimer(device)
+        with timer:
+            dist.all_reduce(tensor, group=group.process_group)
+        timers.append(timer)
+    return median(timer.seconds() for timer in timers[2:])
+
+
+def _bytes(number: int) -> str:
+    return f'{number} B' if number < 1024 else f'{number // 1024} KB'

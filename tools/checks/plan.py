@@ -1,0 +1,113 @@
+# Copyright (c) mmdet_megdet contributors. All rights reserved.
+"""A config's batch plan on given hardware."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from torch import nn
+
+from mmdet_megdet.recipe import (
+    BatchPlan,
+    PlanError,
+    aspect_ratio_note,
+    epoch_note,
+    images_per_rank,
+    plan_rows,
+)
+from mmdet_megdet.sync_bn import bn_sizes
+
+from .data import Epoch
+from .model import find_hook
+from .report import Finding, failure, passed, warning
+
+CHECK = 'batch plan'
+_TOTAL_OPTION = '--cfg-options default_hooks.total_batch.total_batch_size={}'
+
+
+def check_plan(
+    cfg: Any, model: nn.Module, gpus: int, epoch: Epoch | None
+) -> Iterator[Finding]:
+    """What the optimizer and BatchNorm would see.
+
+    Args:
+        cfg (Config): The config.
+        model (nn.Module): Its model.
+        gpus (int): Ranks of the run.
+        epoch (Epoch, optional): Pictures of an epoch, where that is known.
+    """
+    loader = cfg.get('train_dataloader') or {}
+    batch = loader.get('batch_size')
+    if batch is None:
+        yield warning(
+            CHECK,
+            'not checked: train_dataloader has no batch_size',
+            'tools/plan.py tells it from numbers.',
+        )
+        return
+    for size in planned_bn_sizes(cfg, model):
+        yield from _check_one(cfg, gpus, batch, size, epoch)
+
+
+def planned_bn_sizes(cfg: Any, model: nn.Module) -> list[int | None]:
+    """The different BN sizes of the layers, as SyncBNGroupHook has them."""
+    hook = find_hook(cfg, 'SyncBNGroupHook') or {}
+    sizes = bn_sizes(model, hook.get('bn_size', 'layers'))
+    return list(dict.fromkeys(sizes)) or [None]
+
+
+def total_batch(cfg: Any, gpus: int, batch: int) -> int:
+    """Images of an optimizer update."""
+    hook = find_hook(cfg, 'TotalBatchHook')
+    if hook is not None:
+        return hook.get('total_batch_size', 256)
+    wrapper = cfg.get('optim_wrapper') or {}
+    return gpus * batch * wrapper.get('accumulative_counts', 1)
+
+
+def _check_one(
+    cfg: Any, gpus: int, batch: int, bn_size: int | None, epoch: Epoch | None
+) -> Iterator[Finding]:
+    try:
+        plan = BatchPlan(gpus, batch, total_batch(cfg, gpus, batch), bn_size)
+    except PlanError as error:
+        yield failure(
+            CHECK,
+            '; '.join(error.problems),
+            error.explain(_TOTAL_OPTION).split('. ', 1)[1],
+        )
+        return
+    iterations, notes = None, []
+    if epoch is not None and (cfg.get('train_cfg') or {}).get('max_epochs'):
+        iterations, notes = _of_epoch(cfg, plan, epoch)
+    rows = plan_rows(plan, iterations)
+    yield passed(CHECK, ', '.join(f'{k}: {v}' for k, v in rows.items()))
+    for note in notes:
+        yield warning(CHECK, note, 'docs/recipe.md says more.')
+
+
+def _of_epoch(
+    cfg: Any, plan: BatchPlan, epoch: Epoch
+) -> tuple[int, list[str]]:
+    """Iterations of an epoch, and what is to be said of them."""
+    batch = plan.images_per_gpu
+    each = images_per_rank(epoch.images, plan.world_size)
+    loader = cfg.train_dataloader
+    sampler = loader.get('batch_sampler') or {}
+    by_shape = sampler.get('type') == 'AspectRatioBatchSampler'
+    notes = []
+    if sampler.get('drop_last', loader.get('drop_last', False)):
+        iterations = each // batch
+        if by_shape and epoch.mixed:
+            notes.append(aspect_ratio_note(each, batch))
+    else:
+        iterations = -(-each // batch)
+        if each % batch:
+            notes.append(
+                f'the last batch of an epoch holds {each % batch} image(s) '
+                f'instead of {batch} on each GPU (drop_last=True of the '
+                'batch sampler leaves it out)'
+            )
+    notes.append(epoch_note(iterations, plan.accumulation))
+    return iterations, [note for note in notes if note is not None]

@@ -1,0 +1,240 @@
+# Copyright (c) mmdet_megdet contributors. All rights reserved.
+"""Checks what only several ranks together can tell; see docs/doctor.md.
+
+Started by ``tools/dist_doctor.sh`` or ``tools/slurm_doctor.sh``. Rank 0
+prints the report; every rank ends with status 1 if a line says FAIL.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import importlib.util
+import os
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+if importlib.util.find_spec('mmdet_megdet') is None:
+    sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+
+import torch.distributed as dist
+from checks import collectives, cost, identity, limits, parity, variables
+from checks.collectives import Group
+from checks.meeting import Meeting, meet
+from checks.options import bn_size, positive, seconds
+from checks.report import Finding, Report, failure, passed, reason
+from checks.training import Training, read_training
+
+from mmdet_megdet.runtime.cli import (
+    add_common_options,
+    load_config,
+    run_tool,
+)
+from mmdet_megdet.runtime.rank_watch import RankWatch
+from mmdet_megdet.sync_bn.groups import bn_group
+
+
+def parse_args() -> argparse.Namespace:
+    """Reads the command line."""
+    parser = argparse.ArgumentParser(
+        description='Check what only several ranks together can tell.'
+    )
+    parser.add_argument('config', nargs='?', help='config file to check too')
+    parser.add_argument(
+        '--images-per-gpu',
+        type=positive,
+        help="images of a rank (default: the config's)",
+    )
+    parser.add_argument(
+        '--bn-size',
+        type=bn_size,
+        default=argparse.SUPPRESS,
+        help="images of BatchNorm's statistics, or 'none' for those of all "
+        "ranks (default: the config's)",
+    )
+    parser.add_argument(
+        '--timeout',
+        type=seconds,
+        default=30.0,
+        help='seconds to wait for other ranks (default: 30)',
+    )
+    parser.add_argument(
+        '--json', action='store_true', help='print one JSON object instead'
+    )
+    add_common_options(parser)
+    args = parser.parse_args()
+    if args.launcher == 'none':
+        parser.error(
+            'needs ranks: start it by tools/dist_doctor.sh GPUS or '
+            'tools/slurm_doctor.sh PARTITION JOB_NAME'
+        )
+    if 'bn_size' in args and not (args.config or args.images_per_gpu):
+        parser.error('--bn-size counts images: give --images-per-gpu too')
+    return args
+
+
+def read_config(args: argparse.Namespace) -> tuple[Any, str]:
+    """The config, if one is given and can be read; else why not."""
+    if args.config is None:
+        return None, ''
+    try:
+        cfg = load_config(args)
+        if args.images_per_gpu is not None:
+            cfg.train_dataloader.batch_size = args.images_per_gpu
+    except Exception as error:
+        return None, reason(error)
+    return cfg, ''
+
+
+def planned_training(
+    args: argparse.Namespace, cfg: Any, world_size: int
+) -> Training:
+    """What the checks need to know of the run's training."""
+    if cfg is None:
+        size = getattr(args, 'bn_size', None)
+        return Training(world_size, args.images_per_gpu, bn_size=size)
+    if 'bn_size' in args:
+        hook = dict(type='SyncBNGroupHook', bn_size=args.bn_size)
+        cfg.merge_from_dict({'default_hooks.sync_bn_group': hook})
+    return read_training(cfg, world_size)
+
+
+def bn_groups(meeting: Meeting, training: Training) -> Iterator[Group]:
+    """All ranks, then each different BN group; a collective."""
+    everyone = training.world_size
+    yield Group('all ranks', list(range(everyone)), dist.group.WORLD)
+    for ranks in training.group_sizes():
+        if ranks not in (1, everyone):
+            first = meeting.rank // ranks * ranks
+            yield Group(
+                f'BN groups of {ranks} ranks',
+                list(range(first, first + ranks)),
+                bn_group(ranks, meeting.device),
+            )
+
+
+def check_machines(meeting: Meeting) -> Iterator[Finding]:
+    """What each machine's environment has against the run."""
+    settings = variables.nccl_settings(os.environ)
+    own = [
+        *variables.check_variables(settings),
+        *limits.check_open_files(),
+        *limits.check_locked_memory(),
+        *limits.check_shared_memory(),
+    ]
+    where: dict[Finding, list[int]] = {}
+    for rank, findings in enumerate(meeting.gather(own)):
+        for finding in findings:
+            if finding.level != 'PASS':
+                where.setdefault(Finding(*finding), []).append(rank)
+    for finding, ranks in where.items():
+        yield finding._replace(text=f'{meeting.listed(ranks)}: {finding.text}')
+    if not where:
+        yield passed('machines', 'variables and limits are good on all ranks')
+
+
+def check_configs_read(
+    meeting: Meeting, cfg: Any, error: str
+) -> tuple[Any, list[Finding]]:
+    """The config, if all ranks could read theirs."""
+    errors = meeting.gather(error)
+    bad = [rank for rank, text in enumerate(errors) if text]
+    if not bad:
+        return cfg, []
+    finding = failure(
+        'config',
+        f'{meeting.listed(bad)} cannot read it: {errors[bad[0]]}',
+        'Mend what this says; the file has to be on every machine.',
+    )
+    return None, [finding]
+
+
+def run_checks(
+    args: argparse.Namespace,
+    report: Report,
+    meeting: Meeting,
+    watch: RankWatch,
+) -> None:
+    """All checks, in the same order on every rank."""
+    cfg, error = read_config(args)
+    report.section(f'{len(meeting.names)} ranks on {meeting.device.type}')
+    watch.at('comparing the ranks')
+    cfg, findings = check_configs_read(meeting, cfg, error)
+    report.add(findings)
+    report.add(identity.check_same(meeting, cfg))
+    report.add(check_machines(meeting))
+    watch.at('building the model')
+    training = None
+    if meeting.rank == 0:
+        training = planned_training(args, cfg, len(meeting.names))
+    training = meeting.from_first(training)
+    report.add(training.findings)
+    for group in bn_groups(meeting, training):
+        report.section(f'Collectives, {group.name}')
+        check_group(report, meeting, watch, training, group)
+    alone = training.layers_of(1)
+    if alone and training.world_size > 1:
+        text = f'{len(alone)} layers are local and do not communicate'
+        report.add([passed('cost of an iteration', text)])
+    report.section('Pace')
+    watch.at('a fixed computation')
+    report.add(collectives.check_pace(meeting))
+
+
+def check_group(
+    report: Report,
+    meeting: Meeting,
+    watch: RankWatch,
+    training: Training,
+    group: Group,
+) -> None:
+    """What one group of ranks computes and costs."""
+    watch.at(f'all-reduce in {group.name}')
+    report.add(collectives.check_sums(meeting, group))
+    watch.at(f'MegDetSyncBN in {group.name}')
+    report.add(parity.check_parity(meeting, group))
+    watch.at(f'timing all-reduce in {group.name}')
+    small = collectives.latencies(meeting, group)
+    large = collectives.bandwidth(meeting, group)
+    report.add(collectives.describe(group, small, *large))
+    layers = training.layers_of(len(group.ranks))
+    if layers:
+        report.add(cost.describe(layers, small, group.name))
+    report.figures[group.name] = dict(
+        ranks=len(group.ranks),
+        latency_seconds=small,
+        large_bytes=large[0],
+        large_seconds=large[1],
+        bn_seconds=cost.step_seconds(layers, small),
+    )
+
+
+def main() -> int:
+    """Checks; returns the exit status."""
+    args = parse_args()
+    divert = contextlib.redirect_stdout(sys.stderr)
+    with divert if args.json else contextlib.nullcontext():
+        meeting = meet(args.launcher, args.timeout)
+        report = Report(as_json=args.json, silent=meeting.rank > 0)
+        watch = RankWatch(
+            meeting.rank,
+            len(meeting.names),
+            args.timeout,
+            lambda line: print(line, file=sys.stderr, flush=True),
+        )
+        watch.start()
+        try:
+            run_checks(args, report, meeting, watch)
+        except BaseException as error:
+            watch.fail(error)
+            raise
+        watch.stop()
+    return report.close()
+
+
+if __name__ == '__main__':
+    status = []
+    run_tool(lambda: status.append(main()))
+    sys.exit(status[0])
