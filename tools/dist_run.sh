@@ -35,5 +35,9 @@ fi
 # MMEngine would set this one to 1.
 export MKL_NUM_THREADS=${MKL_NUM_THREADS:-$OMP_NUM_THREADS}
 
+# After SIGTERM torchrun gives the workers 30 s, which may be too few for an
+# update and a checkpoint.
+export TORCH_ELASTIC_SHUTDOWN_TIMEOUT=${TORCH_ELASTIC_SHUTDOWN_TIMEOUT:-300}
+
 exec "$PYTHON" -m torch.distributed.run "${rendezvous[@]}" \
   --nproc-per-node="$processes" "$script" --launcher pytorch "$@"

@@ -14,6 +14,8 @@ processes where there is no GPU. Environment, all optional on one machine:
   PORT             port on machine 0 (29500; one machine: a free one)
   OMP_NUM_THREADS  threads per process (cores / GPUS)
   PYTHON           interpreter (python, or .venv where make set it up)
+  TORCH_ELASTIC_SHUTDOWN_TIMEOUT
+                   seconds from SIGTERM to SIGKILL (300)
 USAGE
   exit 2
 fi

@@ -15,6 +15,9 @@ Environment, all optional:
                  (machines without GPUs: SRUN_ARGS=--gres=none)
   MASTER_PORT    port of rank 0 (29500)
   PYTHON         interpreter (python, or .venv where make set it up)
+
+Exit status 75: SIGTERM came and a checkpoint is written; requeue the job and
+let it continue with --resume.
 USAGE
   exit 2
 fi

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import argparse
 import importlib.util
-import logging
 import sys
 from pathlib import Path
 
@@ -15,14 +14,14 @@ if importlib.util.find_spec('mmdet_megdet') is None:
 from mmdet.utils import setup_cache_size_limit_of_dynamo
 from mmengine.config import Config
 from mmengine.dist import all_gather_object
-from mmengine.logging import print_log
-from mmengine.runner import find_latest_checkpoint
 
 from mmdet_megdet.runtime import (
     CheckpointError,
     ConfigError,
     check_auto_scale_lr,
+    latest_checkpoint,
 )
+from mmdet_megdet.runtime.annotation_files import check_annotation_files
 from mmdet_megdet.runtime.cli import (
     add_common_options,
     build_runner,
@@ -134,36 +133,6 @@ def apply_options(cfg: Config, args: argparse.Namespace) -> None:
         cfg.resume, cfg.load_from = True, require_checkpoint(args.resume)
 
 
-def latest_checkpoint(work_dir: str) -> str | None:
-    """Finds where ``--resume`` continues, also in a work folder that moved.
-
-    Args:
-        work_dir (str): Folder with MMEngine's ``last_checkpoint`` note.
-
-    Returns:
-        str, optional: The checkpoint; None if nothing was saved yet.
-
-    Raises:
-        CheckpointError: If the noted checkpoint is gone.
-    """
-    noted = find_latest_checkpoint(work_dir)
-    if noted is None:
-        print_log(
-            f'--resume: no checkpoint in {work_dir} yet, training starts '
-            'from the beginning',
-            level=logging.WARNING,
-        )
-        return None
-    for path in (Path(noted), Path(work_dir, Path(noted).name)):
-        if path.is_file():
-            return str(path)
-    raise CheckpointError(
-        f'{work_dir}/last_checkpoint names {noted}, which is not there: name '
-        'one that is with --resume PATH, or delete last_checkpoint to start '
-        'from the beginning.'
-    )
-
-
 def check_same_start(cfg: Config) -> None:
     """Checks that all ranks resume from the same checkpoint.
 
@@ -194,6 +163,7 @@ def main() -> None:
     check_auto_scale_lr(cfg, join(cfg))
     runner = build_runner(cfg)
     check_same_start(cfg)
+    check_annotation_files(cfg)
     runner.train()
 
 

@@ -108,6 +108,10 @@ class SyncBNGroupHook(Hook):
         """Pool ahead of a checkpoint that counts epochs."""
         self._pool(runner)
 
+    def before_interrupt(self, runner: Runner) -> None:
+        """Pool ahead of the checkpoint with which PreemptionHook stops."""
+        self._pool(runner)
+
     def before_val(self, runner: Runner) -> None:
         """Pool ahead of validation."""
         self._pool(runner)

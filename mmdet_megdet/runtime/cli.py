@@ -15,10 +15,26 @@ import torch.distributed as dist
 from mmengine.config import Config, DictAction
 from mmengine.registry import RUNNERS
 from mmengine.runner import Runner
+from torch.distributed.elastic.multiprocessing.errors import (
+    get_error_handler,
+)
 
 from .checkpoint import CheckpointError, trust_checkpoints
 from .config import ConfigError, adapt_config
 from .launch import LaunchError, init_distributed
+from .losses import NonFiniteLossError
+from .pictures import DataError
+from .same_run import check_same_run
+from .termination import Preempted
+
+# Whose messages say all: no traceback.
+_TOLD = (
+    ConfigError,
+    CheckpointError,
+    DataError,
+    LaunchError,
+    NonFiniteLossError,
+)
 
 
 def add_common_options(parser: argparse.ArgumentParser) -> None:
@@ -127,7 +143,12 @@ def build_runner(cfg: Config) -> Runner:
 
     Returns:
         Runner: Ready to train or test.
+
+    Raises:
+        ConfigError: If ranks differ in config or versions, ahead of a model
+            that would differ.
     """
+    check_same_run(cfg)
     cfg = adapt_config(cfg)
     if 'runner_type' in cfg:
         return RUNNERS.build(cfg)
@@ -138,20 +159,27 @@ def run_tool(main: Callable[[], None]) -> None:
     """Runs a tool's main function and ends the process properly.
 
     A user's mistake is printed as one message, anything else with its
-    traceback; the exit status is then 1. After an error in a distributed
-    run the process exits at once: an orderly exit waits for collectives
-    that are under way, which the other ranks will never join, and the
-    launcher ends those ranks only when it sees this one gone.
+    traceback; the exit status is then 1. torchrun's closing summary shows
+    the error too. After an error in a distributed run the process exits at
+    once: an orderly exit waits for collectives that are under way, which the
+    other ranks will never join, and the launcher ends those ranks only when
+    it sees this one gone. So it does when training was preempted, with the
+    status that says so.
 
     Args:
         main (Callable): The tool.
     """
+    status = 1
     try:
         main()
-    except (ConfigError, CheckpointError, LaunchError) as error:
+    except Preempted as stop:
+        status = stop.code
+    except _TOLD as error:
         print(f'error: {error}', file=sys.stderr)
-    except (Exception, KeyboardInterrupt):
+        get_error_handler().record_exception(error)
+    except (Exception, KeyboardInterrupt) as error:
         traceback.print_exc()
+        get_error_handler().record_exception(error)
     else:
         if dist.is_initialized():
             # The runner and its model are in reference cycles and hold the
@@ -160,7 +188,7 @@ def run_tool(main: Callable[[], None]) -> None:
             dist.destroy_process_group()
         return
     if not dist.is_initialized():
-        sys.exit(1)
+        sys.exit(status)
     sys.stdout.flush()
     sys.stderr.flush()
-    os._exit(1)
+    os._exit(status)

@@ -12,6 +12,17 @@ _OURS = 'MegDetDistributedDataParallel'
 _STOCK = 'MMDistributedDataParallel'
 
 
+# MMEngine's own default hooks, which None takes out.
+_STOCK_HOOKS = (
+    'runtime_info',
+    'timer',
+    'sampler_seed',
+    'logger',
+    'param_scheduler',
+    'checkpoint',
+)
+
+
 class ConfigError(ValueError):
     """A config that cannot do what it says."""
 
@@ -23,7 +34,8 @@ def adapt_config(cfg: Config) -> Config:
     :class:`MegDetDistributedDataParallel` with the same options; another
     wrapper of the user's own stays. ``cfg.find_unused_parameters``, which
     MMEngine drops as soon as a ``model_wrapper_cfg`` is given, is copied
-    into the wrapper's options.
+    into the wrapper's options. A default hook that is None is left out, which
+    MMEngine itself does with its own hooks alone.
 
     Args:
         cfg (Config): The config as the user wrote it; it is not changed.
@@ -60,6 +72,12 @@ def adapt_config(cfg: Config) -> Config:
             'or leave model_wrapper_cfg out.'
         )
     cfg.model_wrapper_cfg = wrapper
+    if cfg.get('default_hooks'):
+        cfg.default_hooks = {
+            name: hook
+            for name, hook in cfg.default_hooks.items()
+            if hook is not None or name in _STOCK_HOOKS
+        }
     return cfg
 
 

@@ -11,7 +11,13 @@ import torch.distributed as dist
 
 from ..recipe.bn_groups import check_bn_size, ranks_per_group
 
-__all__ = ['bn_group', 'check_bn_size', 'ranks_per_group', 'world_size']
+__all__ = [
+    'bn_group',
+    'check_bn_size',
+    'group_timeout',
+    'ranks_per_group',
+    'world_size',
+]
 
 # Keyed by the default group and not kept by modules: a job that is
 # initialised again gets groups of its own, and models stay copyable. The
@@ -66,7 +72,7 @@ def bn_group(
     default = dist.group.WORLD
     groups = _groups.setdefault(default, {})
     if ranks not in groups:
-        timeout = _timeout(default, device)
+        timeout = group_timeout(default, device)
         for first in range(0, all_ranks, ranks):
             members = list(range(first, first + ranks))
             group = dist.new_group(members, timeout=timeout)
@@ -75,9 +81,10 @@ def bn_group(
     return groups[ranks]
 
 
-def _timeout(
+def group_timeout(
     group: dist.ProcessGroup, device: torch.device
 ) -> timedelta | None:
+    """The timeout of a group's collectives on a device; None if not told."""
     try:
         options = group._get_backend(device).options
     except (RuntimeError, AttributeError):

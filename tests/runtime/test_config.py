@@ -135,3 +135,12 @@ def test_auto_scale_lr_under_accumulation():
 )
 def test_auto_scale_lr_elsewhere(cfg):
     check_auto_scale_lr(cfg, world_size=8)
+
+
+def test_default_hooks_that_are_none_are_left_out():
+    hooks = dict(preemption=None, timer=None, seed=dict(type='EpochSeedHook'))
+    given = Config(dict(default_hooks=hooks))
+    # None takes MMEngine's own hook out only if it gets there.
+    expected = dict(timer=None, seed=dict(type='EpochSeedHook'))
+    assert adapt_config(given).default_hooks == expected
+    assert given.default_hooks == hooks

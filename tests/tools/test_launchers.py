@@ -143,6 +143,20 @@ def test_threads(recorder):
         assert result.stdout.startswith(f'threads={threads} ')
 
 
+@pytest.mark.parametrize(
+    ('given', 'seconds'),
+    [({}, '300'), (dict(TORCH_ELASTIC_SHUTDOWN_TIMEOUT='20'), '20')],
+)
+def test_time_after_sigterm(tmp_path, given, seconds):
+    """torchrun's own 30 s may be too few for an update and a checkpoint."""
+    text = '#!/bin/sh\necho "$TORCH_ELASTIC_SHUTDOWN_TIMEOUT"\n'
+    python = str(program(tmp_path, 'python', text))
+    result = run(
+        TOOLS / 'dist_train.sh', 'CONFIG', '2', PYTHON=python, **given
+    )
+    assert result.stdout == f'{seconds}\n'
+
+
 def test_slurm_command(slurm):
     options = dict(PATH=slurm, PYTHON='python3')
     result = run(

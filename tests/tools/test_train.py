@@ -163,7 +163,7 @@ def noted(work_dir, name):
 
 def test_resume_from_the_latest(tmp_path):
     path = tmp_path / 'epoch_2.pth'
-    path.touch()
+    torch.save({}, path)
     cfg = apply(noted(tmp_path, str(path)), resume='auto')
     assert (cfg.resume, cfg.load_from) == (True, str(path))
     # The work folder moved: the note still has its old place.

@@ -1,0 +1,194 @@
+# Copyright (c) mmdet_megdet contributors. All rights reserved.
+"""Checkpoints that are whole, and of which the last whole one stays."""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+import os.path as osp
+import pickle
+from pathlib import Path
+
+from mmengine.dist import is_main_process, master_only
+from mmengine.fileio import LocalBackend, get_file_backend
+from mmengine.hooks import CheckpointHook
+from mmengine.logging import print_log
+from mmengine.registry import HOOKS
+from mmengine.runner import Runner, save_checkpoint
+from mmengine.runner.checkpoint import _load_checkpoint
+
+from ..runtime.checkpoint_files import (
+    ATOMIC_BACKEND,
+    remove_unfinished,
+    write_atomically,
+)
+
+# Under which the message hub, and so every checkpoint, notes the one that was
+# saved inside an epoch.
+_INTERRUPTED = 'interrupted_ckpt'
+
+
+class _LateRemovals:
+    """A file backend whose removals wait."""
+
+    def __init__(self, backend: LocalBackend) -> None:
+        self._backend = backend
+        self.waiting: list[str] = []
+
+    def __getattr__(self, name: str):
+        return getattr(self._backend, name)
+
+    def remove(self, path: str) -> None:
+        self.waiting.append(path)
+
+
+@HOOKS.register_module()
+class AtomicCheckpointHook(CheckpointHook):
+    """MMEngine's CheckpointHook, safe against being killed and full disks.
+
+    Contract, for checkpoints on a local or mounted disk:
+
+    - A checkpoint has its final name only when it is whole and on the disk;
+      until then it is ``<name>.unfinished`` in the same folder. A leftover of
+      a killed run is removed when the next training starts, and told.
+    - The oldest checkpoint, and the previous best one, are deleted when the
+      new one is whole. (MMEngine deletes first: a run that is killed in
+      between has one less, or with ``max_keep_ckpts=1`` none.) So the disk
+      has to hold ``max_keep_ckpts + 1``.
+    - ``last_checkpoint`` follows last, in one step.
+    - A checkpoint that cannot be written raises
+      :class:`~mmdet_megdet.runtime.CheckpointError`; earlier ones stay.
+
+    Object stores (``out_dir='s3://...'``) and a ``backend_args`` of one's own
+    write as they do; the order of deletion holds there too.
+
+    Args:
+        *args: As MMEngine's :class:`CheckpointHook`.
+        **kwargs: As MMEngine's :class:`CheckpointHook`.
+
+    Examples:
+        >>> default_hooks = dict(
+        ...     checkpoint=dict(type='AtomicCheckpointHook', interval=1))
+    """
+
+    def before_train(self, runner: Runner) -> None:
+        """Choose the writing, and clear away what a killed run left."""
+        out_dir = self.out_dir or runner.work_dir
+        chosen = self.backend_args or self.file_client_args
+        if not chosen and type(get_file_backend(out_dir)) is LocalBackend:
+            self.backend_args = dict(backend=ATOMIC_BACKEND)
+        super().before_train(runner)
+        if is_main_process() and isinstance(self.file_backend, LocalBackend):
+            self._clear_away(runner)
+
+    def save_inside_epoch(self, runner: Runner) -> str:
+        """Save ``iter_N.pth`` after an iteration, inside an epoch.
+
+        To be called on all ranks in ``after_train_iter``. It is deleted when
+        the next regular checkpoint is whole.
+
+        Returns:
+            str: Where it is.
+        """
+        done = runner.iter + 1
+        path = self.file_backend.join_path(self.out_dir, f'iter_{done}.pth')
+        if not self.by_epoch and path == self.last_ckpt:
+            return path  # was saved just now
+        runner.message_hub.update_info(_INTERRUPTED, path)
+        self.last_ckpt = path
+        self._write(runner, dict(epoch=runner.epoch, iter=done))
+        return path
+
+    def _save_checkpoint_with_step(
+        self, runner: Runner, step: int, meta: dict
+    ) -> None:
+        outdated = []
+        if self.max_keep_ckpts > 0:
+            # A better score saves the same step once more.
+            if step not in self.keep_ckpt_ids:
+                if len(self.keep_ckpt_ids) == self.max_keep_ckpts:
+                    outdated.append(self._path(self.keep_ckpt_ids[0]))
+                self.keep_ckpt_ids.append(step)
+            runner.message_hub.update_info(
+                'keep_ckpt_ids', list(self.keep_ckpt_ids)
+            )
+        self.last_ckpt = self._path(step)
+        interrupted = runner.message_hub.get_info(_INTERRUPTED)
+        if interrupted:
+            runner.message_hub.update_info(_INTERRUPTED, '')
+            outdated.append(interrupted)
+        self._write(runner, meta)
+        if is_main_process():
+            self._remove(outdated)
+
+    def _write(self, runner: Runner, meta: dict) -> None:
+        """Save ``last_ckpt``, and the note that names it."""
+        runner.message_hub.update_info('last_ckpt', self.last_ckpt)
+        folder, name = osp.split(self.last_ckpt)
+        runner.save_checkpoint(
+            folder,
+            name,
+            self.file_client_args,
+            save_optimizer=self.save_optimizer,
+            save_param_scheduler=self.save_param_scheduler,
+            meta=meta,
+            by_epoch=self.by_epoch,
+            backend_args=self.backend_args,
+            **self.args,
+        )
+        if is_main_process():
+            note = Path(runner.work_dir, 'last_checkpoint')
+            write_atomically(self.last_ckpt.encode(), note)
+
+    def _save_best_checkpoint(self, runner: Runner, metrics: dict) -> None:
+        if not self.save_best:
+            return
+        backend = self.file_backend
+        self.file_backend = late = _LateRemovals(backend)
+        try:
+            super()._save_best_checkpoint(runner, metrics)
+        finally:
+            self.file_backend = backend
+        self._remove(late.waiting)
+
+    def _remove(self, paths: list[str]) -> None:
+        best = getattr(self, 'best_ckpt_path_dict', {}).values()
+        current = {
+            self.last_ckpt,
+            getattr(self, 'best_ckpt_path', None),
+            *best,
+        }
+        for path in paths:
+            if path not in current and self.file_backend.isfile(path):
+                self.file_backend.remove(path)
+
+    @master_only
+    def _publish_model(self, runner: Runner, ckpt_path: str) -> None:
+        """Save the published keys alone, named by their hash."""
+        checkpoint = _load_checkpoint(ckpt_path)
+        kept = {
+            k: checkpoint[k] for k in checkpoint if k in self.published_keys
+        }
+        digest = hashlib.sha256(pickle.dumps(kept)).hexdigest()
+        path = f'{osp.splitext(ckpt_path)[0]}-{digest[:8]}.pth'
+        save_checkpoint(kept, path, backend_args=self.backend_args)
+        print_log(f'{ckpt_path} is published as {path}.', logger='current')
+
+    def _path(self, step: int) -> str:
+        name = self.filename_tmpl.format(step)
+        return self.file_backend.join_path(self.out_dir, name)
+
+    def _clear_away(self, runner: Runner) -> None:
+        for name in remove_unfinished(self.out_dir):
+            go_on = (
+                f'This run continues from {runner._load_from}.'
+                if runner._resume and runner._load_from
+                else 'Earlier checkpoints are as they were.'
+            )
+            print_log(
+                f'{name} was cut off while an earlier run wrote it to '
+                f'{self.out_dir} (killed, or the machine failed); the rest '
+                f'is removed. {go_on}',
+                logger='current',
+                level=logging.WARNING,
+            )

@@ -1,0 +1,110 @@
+# Copyright (c) mmdet_megdet contributors. All rights reserved.
+"""Faults to order, and notes of where training was, for tests of faults."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from contextlib import suppress
+from pathlib import Path
+
+import torch
+from mmengine.dist import get_rank
+from mmengine.hooks import Hook
+from mmengine.registry import HOOKS
+
+
+@HOOKS.register_module()
+class FaultHook(Hook):
+    """Sends this process a signal at a place in training, or fills a disk.
+
+    Args:
+        place (str, optional): 'backward', 'batch' (ahead of an iteration),
+            or 'save' (while a checkpoint is written); there the signal comes.
+            Or 'fill': ahead of an iteration a file takes the disk's room.
+            Defaults to None: nothing happens.
+        iteration (int): From 0. Defaults to 0.
+        rank (int): The rank that it happens to. Defaults to 0.
+        signal (str): Name of the signal. Defaults to 'SIGKILL'.
+        path (str): The file that takes the room. Defaults to ''.
+    """
+
+    priority = 'VERY_LOW'
+
+    def __init__(
+        self,
+        place: str | None = None,
+        iteration: int = 0,
+        rank: int = 0,
+        signal: str = 'SIGKILL',
+        path: str = '',
+    ) -> None:
+        self.place = place
+        self.iteration = iteration
+        self.rank = rank
+        self.signal = signal
+        self.path = path
+
+    def before_train(self, runner):
+        self.runner = runner
+        if self.place == 'backward':
+            model = getattr(runner.model, 'module', runner.model)
+            model.head.weight.register_hook(self._strike)
+        if self.place == 'save':
+            fsync = os.fsync
+            # Written, and about to be brought to the disk.
+            os.fsync = lambda file: (self._strike(None), fsync(file))
+
+    def before_train_iter(self, runner, batch_idx, data_batch=None):
+        if self.place in ('batch', 'fill'):
+            self._strike(None)
+
+    def _strike(self, _):
+        if self.runner.iter != self.iteration or get_rank() != self.rank:
+            return
+        note = Path(self.runner.work_dir, 'struck')
+        if not note.exists():
+            note.write_text(repr(time.time()))
+            if self.place == 'fill':
+                _fill(self.path)
+                return
+            os.kill(os.getpid(), signal.Signals[self.signal])
+
+
+@HOOKS.register_module()
+class DiaryHook(Hook):
+    """Notes what each rank trained on.
+
+    A line for each iteration, in ``diary_<rank>.txt``: the iteration, the
+    batch's number in its epoch, and the pictures, by their targets (which
+    tell them apart as long as they are not augmented). And the norm layer's
+    running mean as it is after the latest one, in ``mean_<rank>.pt``.
+
+    Args:
+        pause (float): Seconds that an iteration takes longer. Defaults to 0.
+    """
+
+    priority = 'VERY_LOW'
+
+    def __init__(self, pause: float = 0) -> None:
+        self.pause = pause
+
+    def before_train_iter(self, runner, batch_idx, data_batch=None):
+        targets = data_batch['targets'].flatten().tolist()
+        pictures = ' '.join(f'{target:.5f}' for target in targets)
+        path = Path(runner.work_dir, f'diary_{get_rank()}.txt')
+        with path.open('a') as diary:
+            diary.write(f'{runner.iter} {batch_idx}: {pictures}\n')
+        time.sleep(self.pause)
+
+    def after_train_iter(self, runner, *args, **kwargs):
+        model = getattr(runner.model, 'module', runner.model)
+        path = Path(runner.work_dir, f'mean_{get_rank()}.pt')
+        torch.save(model.norm.running_mean, path)
+
+
+def _fill(path: str) -> None:
+    with open(path, 'wb', buffering=0) as file, suppress(OSError):
+        while file.write(bytes(4096)):
+            pass

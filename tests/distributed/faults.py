@@ -1,0 +1,206 @@
+# Copyright (c) mmdet_megdet contributors. All rights reserved.
+"""Trains with a fault ordered, and watches all processes come to their end."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+import psutil
+import torch
+
+from tests.tools.command import ROOT, TOOLS, environment
+
+CONFIG = ROOT / 'tests' / 'data' / 'faults_config.py'
+TIMEOUT = 12  # seconds, of the config's collectives
+
+
+@dataclass
+class Outcome:
+    """How a run ended.
+
+    Attributes:
+        statuses (list[int]): Of what was started: the ranks, or torchrun.
+        logs (list[str]): What each of them printed.
+        seconds (float): From the fault to the end of the last process.
+    """
+
+    statuses: list[int]
+    logs: list[str]
+    seconds: float
+
+
+class Run:
+    """A training of two ranks, or of one process.
+
+    Args:
+        work_dir (Path): Its folder, made here.
+        *options (str): Of ``tools/train.py``, ahead of the settings.
+        torchrun (bool): Whether ``tools/dist_train.sh`` starts the ranks.
+            Defaults to False: they are started one by one, as srun does.
+        ranks (int): Their number. Defaults to 2.
+        **settings: Overrides of the config, with ``__`` for the dots.
+    """
+
+    def __init__(
+        self,
+        work_dir: Path,
+        *options: str,
+        torchrun: bool = False,
+        ranks: int = 2,
+        **settings: object,
+    ) -> None:
+        self.work_dir = work_dir
+        work_dir.mkdir(exist_ok=True)
+        arguments = ['--work-dir', str(work_dir), *options]
+        if settings:
+            arguments += ['--cfg-options']
+        arguments += [
+            f'{name.replace("__", ".")}={value}'
+            for name, value in settings.items()
+        ]
+        if torchrun:
+            script = [str(TOOLS / 'dist_train.sh'), str(CONFIG), str(ranks)]
+            self.processes = [self._start('torchrun', script + arguments, {})]
+            return
+        script = [sys.executable, str(TOOLS / 'train.py'), str(CONFIG)]
+        if ranks > 1:
+            script += ['--launcher', 'pytorch']
+        meeting = dict(MASTER_ADDR='127.0.0.1', MASTER_PORT=_free_port())
+        self.processes = [
+            self._start(
+                f'rank_{rank}',
+                script + arguments,
+                dict(
+                    meeting,
+                    RANK=str(rank),
+                    LOCAL_RANK=str(rank),
+                    WORLD_SIZE=str(ranks),
+                ),
+            )
+            for rank in range(ranks)
+        ]
+
+    def _start(
+        self, name: str, command: list[str], variables: dict[str, str]
+    ) -> subprocess.Popen:
+        with (self.work_dir / f'{name}.out').open('w') as output:
+            return subprocess.Popen(
+                command,
+                env=environment(**variables),
+                stdout=output,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
+            )
+
+    def wait_for(self, text: str, name: str, seconds: float = 60) -> None:
+        """Until a file of the work folder holds a text."""
+        path, end = self.work_dir / name, time.monotonic() + seconds
+        while not (path.exists() and text in path.read_text()):
+            assert time.monotonic() < end, self.logs()
+            time.sleep(0.05)
+
+    def descendants(self) -> list[psutil.Process]:
+        """All processes of the run, what was started first."""
+        found = []
+        for process in self.processes:
+            with contextlib.suppress(psutil.NoSuchProcess):
+                parent = psutil.Process(process.pid)
+                found += [parent, *parent.children(recursive=True)]
+        return found
+
+    def logs(self) -> list[str]:
+        return [
+            path.read_text() for path in sorted(self.work_dir.glob('*.out'))
+        ]
+
+    def finish(
+        self, since: float | None = None, seconds: float = 100
+    ) -> Outcome:
+        """Wait until all processes have ended, workers included.
+
+        Args:
+            since (float, optional): Time of the fault. Defaults to None: as
+                FaultHook noted it.
+            seconds (float): After which it is too long; all are killed then.
+
+        Returns:
+            Outcome: How they ended.
+        """
+        end = time.monotonic() + seconds
+        known: dict[int, psutil.Process] = {}
+        try:
+            while True:
+                known |= {p.pid: p for p in self.descendants()}
+                polled = [process.poll() for process in self.processes]
+                alive = [p for p in known.values() if _lives(p)]
+                if None not in polled and not alive:
+                    break
+                assert time.monotonic() < end, (alive, self.logs())
+                time.sleep(0.05)
+        finally:
+            for process in known.values():
+                with contextlib.suppress(psutil.NoSuchProcess):
+                    process.kill()
+        note = self.work_dir / 'struck'
+        if since is None and note.exists():
+            since = float(note.read_text())
+        took = time.time() - since if since is not None else float('nan')
+        return Outcome(polled, self.logs(), took)
+
+
+def resume(work_dir: Path) -> str:
+    """Resumes to the end of training; returns what the ranks printed."""
+    outcome = Run(work_dir, '--resume').finish()
+    assert outcome.statuses == [0, 0], outcome.logs
+    return '\n'.join(outcome.logs)
+
+
+def weights(work_dir: Path) -> dict[str, torch.Tensor]:
+    """The weights and buffers at the end of training."""
+    return torch.load(work_dir / 'epoch_3.pth')['state_dict']
+
+
+def assert_same_end(work_dir: Path, undisturbed: Path) -> None:
+    """The run ended with the undisturbed one's weights and buffers."""
+    ours, expected = weights(work_dir), weights(undisturbed)
+    assert ours.keys() == expected.keys()
+    for name, value in expected.items():
+        assert torch.equal(ours[name], value), name
+
+
+def diary(work_dir: Path, rank: int) -> list[str]:
+    """What a rank trained on, a line an iteration."""
+    return (work_dir / f'diary_{rank}.txt').read_text().splitlines()
+
+
+def record(fault: str, outcome: Outcome) -> None:
+    """A row of the table of faults in docs/faults.md (pytest -s)."""
+    print(f'\nFAULT {fault}: {outcome.seconds:.1f} s, {outcome.statuses}')
+
+
+def _free_port() -> str:
+    with socket.socket() as probe:
+        probe.bind(('127.0.0.1', 0))
+        return str(probe.getsockname()[1])
+
+
+def _lives(process: psutil.Process) -> bool:
+    try:
+        return process.status() != psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return False
+
+
+def send(processes: list[psutil.Process], number: signal.Signals) -> None:
+    """Sends a signal to those that are still there."""
+    for process in processes:
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(process.pid, number)

@@ -1,0 +1,105 @@
+# Copyright (c) mmdet_megdet contributors. All rights reserved.
+"""Ranks that are killed or stopped in the middle of an iteration."""
+
+from __future__ import annotations
+
+import signal
+import time
+
+import pytest
+
+from mmdet_megdet.runtime import latest_checkpoint
+from tests.distributed.faults import (
+    TIMEOUT,
+    Run,
+    assert_same_end,
+    record,
+    resume,
+    send,
+)
+
+# In the second epoch: iteration 2 of 4.
+FAULT = dict(
+    default_hooks__fault__place='backward', default_hooks__fault__iteration=5
+)
+STEP = 'epoch 2, iteration 2 of 4'
+PLACE = f'{STEP} (backward)'  # perhaps too late for a killed rank to tell
+
+
+@pytest.mark.slow
+def test_a_rank_killed_under_torchrun(tmp_path, undisturbed):
+    """The other one says who is gone, and the run can be continued."""
+    outcome = Run(
+        tmp_path, torchrun=True, **FAULT, default_hooks__fault__rank=1
+    ).finish()
+    record('SIGKILL rank 1 in backward, torchrun', outcome)
+    (log,) = outcome.logs
+    assert outcome.statuses == [1]
+    # It fails by itself, or is asked to end by torchrun, whichever is first.
+    fails = f'rank 0 of 2 fails in {PLACE}'
+    ends = f'rank 0 got SIGTERM and ends without a checkpoint, in {PLACE}'
+    assert (fails in log) or (ends in log)
+    assert 'rank 1: no sign of life' in log
+    assert f'last heard of in {STEP}' in log
+    # Far ahead of the 300 s that dist_run.sh gives after SIGTERM.
+    assert outcome.seconds < TIMEOUT + 5
+
+    assert latest_checkpoint(tmp_path) == str(tmp_path / 'epoch_1.pth')
+    assert 'resumed epoch: 1, iter: 4' in resume(tmp_path)
+    assert_same_end(tmp_path, undisturbed)
+
+
+def test_the_rank_that_holds_the_store_killed(tmp_path):
+    """Ranks started one by one, as srun does: rank 0 holds the store."""
+    outcome = Run(tmp_path, **FAULT).finish()
+    record('SIGKILL rank 0 in backward, started one by one', outcome)
+    assert outcome.statuses == [-signal.SIGKILL, 1]
+    log = outcome.logs[1]
+    assert f'rank 1 of 2 fails in {PLACE}' in log
+    assert 'The store of rank 0' in log
+    assert 'rank 0 is gone, stopped or cut off' in log
+    assert outcome.seconds < TIMEOUT + 5
+    assert latest_checkpoint(tmp_path) == str(tmp_path / 'epoch_1.pth')
+
+
+@pytest.mark.slow
+def test_a_stopped_rank(tmp_path, undisturbed):
+    """The others end by the timeout; half of it before they say why."""
+    training = Run(
+        tmp_path,
+        **FAULT,
+        default_hooks__fault__rank=1,
+        default_hooks__fault__signal='SIGSTOP',
+    )
+    training.processes[0].wait(60)
+    waited = time.time() - float((tmp_path / 'struck').read_text())
+    assert TIMEOUT - 1 < waited < TIMEOUT + 8
+    # What srun and torchrun do when a rank has failed.
+    send(training.descendants(), signal.SIGKILL)
+    outcome = training.finish()
+    outcome.seconds = waited
+    record('SIGSTOP rank 1 in backward', outcome)
+    assert outcome.statuses == [1, -signal.SIGKILL]
+    log = outcome.logs[0]
+    early = log.index(f'rank 0 has been in {PLACE} for ')
+    assert f'of {TIMEOUT} s (env_cfg.dist_cfg.timeout)' in log[early:]
+    late = log.index(f'rank 0 of 2 fails in {PLACE}')
+    assert early < late
+    for part in (log[early:late], log[late:]):
+        assert 'rank 1: no sign of life' in part
+        assert f'last heard of in {STEP}' in part
+
+    assert latest_checkpoint(tmp_path) == str(tmp_path / 'epoch_1.pth')
+    resume(tmp_path)
+    assert_same_end(tmp_path, undisturbed)
+
+
+def test_a_rank_that_fails_is_named_by_the_others(tmp_path):
+    """Its own words, not only 'connection closed'."""
+    outcome = Run(tmp_path, model__fail_on=1).finish()
+    assert outcome.statuses == [1, 1]
+    place = 'epoch 1, iteration 1 of 4 (forward)'
+    error = 'RuntimeError: failing as the test asked for'
+    assert f'rank 1 of 2 fails in {place}: {error}' in outcome.logs[1]
+    assert f'rank 0 of 2 fails in {place}: ' in outcome.logs[0]
+    assert f'rank 1: failed in {place}: {error}' in outcome.logs[0]

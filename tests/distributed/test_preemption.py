@@ -1,0 +1,92 @@
+# Copyright (c) mmdet_megdet contributors. All rights reserved.
+"""SIGTERM: one checkpoint, one status, and on with the next batch."""
+
+from __future__ import annotations
+
+import signal
+import time
+
+import pytest
+import torch
+
+from mmdet_megdet.runtime import latest_checkpoint
+from tests.distributed.faults import (
+    Run,
+    assert_same_end,
+    diary,
+    record,
+    resume,
+    send,
+)
+
+
+@pytest.mark.slow
+def test_sigterm_to_one_rank_started_alone(tmp_path, undisturbed):
+    """As under srun: each rank's own status. One of them gets the signal.
+
+    It comes ahead of iteration 5 of 12, which is the first of the second
+    epoch's four, and of an update's two.
+    """
+    outcome = Run(
+        tmp_path,
+        default_hooks__fault__place='batch',
+        default_hooks__fault__iteration=4,
+        default_hooks__fault__rank=1,
+        default_hooks__fault__signal='SIGTERM',
+    ).finish()
+    record('SIGTERM rank 1, started one by one', outcome)
+    assert outcome.statuses == [75, 75]
+    path = tmp_path / 'iter_6.pth'
+    said = f'rank 1 got SIGTERM. All ranks stop after iteration 6 with {path}'
+    assert said in outcome.logs[0]
+    assert 'Traceback' not in ''.join(outcome.logs)
+
+    assert latest_checkpoint(tmp_path) == str(path)
+    saved = torch.load(path)
+    assert (saved['meta']['epoch'], saved['meta']['iter']) == (1, 6)
+    log = resume(tmp_path)
+    assert 'epoch 2 goes on after 2 of 4 batches' in log
+    assert 'Epoch(train) [2][3/4]' in log
+
+    # The pictures of every iteration, and what became of them.
+    for rank in range(2):
+        assert diary(tmp_path, rank) == diary(undisturbed, rank)
+        assert len(diary(tmp_path, rank)) == 12
+    assert_same_end(tmp_path, undisturbed)
+    # Where the epoch's checkpoint is, that inside it is not needed.
+    assert not path.exists()
+    assert latest_checkpoint(tmp_path) == str(tmp_path / 'epoch_3.pth')
+
+
+@pytest.mark.slow
+def test_sigterm_to_torchrun_and_to_data_workers(tmp_path):
+    """Slurm's way: every process of the job gets it, workers included.
+
+    Each rank is a BN group of its own here.
+    """
+    training = Run(
+        tmp_path,
+        torchrun=True,
+        default_hooks__diary__pause=0.5,
+        model__norm_cfg__bn_size=4,
+    )
+    training.wait_for('4 0:', 'diary_0.txt')
+    processes = training.descendants()
+    # torchrun, two ranks and a worker of each.
+    assert len(processes) >= 5
+    started = time.time()
+    send(processes[::-1], signal.SIGTERM)
+    outcome = training.finish(started)
+    record('SIGTERM to all processes, torchrun', outcome)
+    (log,) = outcome.logs
+    assert 'All ranks stop after iteration 6 with' in log
+    assert 'DataLoader worker' not in log
+    assert latest_checkpoint(tmp_path) == str(tmp_path / 'iter_6.pth')
+    assert outcome.statuses == [1]  # torchrun's own, whatever the ranks say
+    assert outcome.seconds < 30
+
+    means = [torch.load(tmp_path / f'mean_{rank}.pt') for rank in range(2)]
+    assert not torch.equal(*means)
+    pooled = torch.stack(means).double().mean(0).float()
+    state = torch.load(tmp_path / 'iter_6.pth')['state_dict']
+    assert torch.equal(state['norm.running_mean'], pooled)
