@@ -1,18 +1,27 @@
 # Copyright (c) mmdet_megdet contributors. All rights reserved.
 """MegDet's large-batch recipe for stock MMDetection 3.x.
 
-Importing the package registers its components in MMEngine's root registries
-and lets checkpoints of MMEngine pass torch's safe loading.
+Importing the package registers its components in MMEngine's root registries,
+lets checkpoints of MMEngine pass torch's safe loading, and makes base configs
+``mmdet_megdet::megdet/...`` resolve.
 """
 
-from . import hooks, recipe, runtime, schedulers, sync_bn
+from mmengine.config.utils import MODULE2PACKAGE
+
+from . import hooks, monitor, recipe, runtime, schedulers, sync_bn
 from .version import __version__
 
 __all__ = [
     '__version__',
     'hooks',
+    'monitor',
     'recipe',
     'runtime',
     'schedulers',
     'sync_bn',
 ]
+
+# Where configs lie, MMEngine asks the installed distribution of this name and,
+# if there is none, the module. A distribution is taken to have its package
+# beside its metadata, which an editable installation has not.
+MODULE2PACKAGE['mmdet_megdet'] = 'mmdet_megdet.version'

@@ -10,9 +10,14 @@ import numpy as np
 import pytest
 import torch
 from mmengine.logging import HistoryBuffer
+from mmengine.runner import checkpoint as upstream
 from mmengine.runner.checkpoint import CheckpointLoader
 
-from mmdet_megdet.runtime import CheckpointError, trust_checkpoints
+from mmdet_megdet.runtime import (
+    CheckpointError,
+    checkpoint,
+    trust_checkpoints,
+)
 from mmdet_megdet.runtime.checkpoint import history_buffer_attribute
 
 
@@ -179,3 +184,10 @@ def test_other_file(tmp_path, content):
 def test_missing_file_stays_upstreams_error(tmp_path):
     with pytest.raises(FileNotFoundError, match='none'):
         load(tmp_path / 'none.pth')
+
+
+def test_loader_of_the_forks_is_replaced(monkeypatch):
+    """onedl-mmengine loads with this; it unpickles what torch refuses."""
+    monkeypatch.setattr(upstream, '_safe_torch_load', None, raising=False)
+    checkpoint._register()
+    assert upstream._safe_torch_load is torch.load

@@ -1,0 +1,53 @@
+# Copyright (c) mmdet_megdet contributors. All rights reserved.
+"""What ``_base_ = 'mmdet_megdet::...'`` leads to, built."""
+
+from __future__ import annotations
+
+import logging
+
+import mmdet.registry
+import mmengine.registry
+import pytest
+from mmengine.registry import Registry
+
+import mmdet_megdet.registry
+
+OF_MMDET = sorted(
+    name
+    for name, value in vars(mmdet.registry).items()
+    if isinstance(value, Registry) and not name.startswith('MMENGINE_')
+)
+
+
+@pytest.mark.parametrize('name', OF_MMDET)
+def test_each_registry_of_mmdet_has_a_child(name):
+    parent = getattr(mmdet.registry, name)
+    child = getattr(mmdet_megdet.registry, name)
+    assert (child.parent, child.scope) == (parent, 'mmdet_megdet')
+    assert child._get_root_registry()._search_child('mmdet_megdet') is child
+
+
+@pytest.mark.parametrize(
+    ('registry', 'cfg'),
+    [
+        ('MODELS', dict(type='MegDetSyncBN', num_features=2)),  # ours
+        ('MODELS', dict(type='CrossEntropyLoss')),  # mmdet's
+        ('TRANSFORMS', dict(type='PackDetInputs')),
+        ('TRANSFORMS', dict(type='LoadImageFromFile')),  # mmcv's
+        ('HOOKS', dict(type='SyncBNGroupHook')),
+        ('HOOKS', dict(type='IterTimerHook')),  # mmengine's
+    ],
+)
+def test_components_of_every_library_are_built(registry, cfg, caplog):
+    root = getattr(mmengine.registry, registry)
+    with caplog.at_level(logging.WARNING):
+        built = root.build(dict(cfg, _scope_='mmdet_megdet'))
+    assert type(built).__name__ == cfg['type']
+    # Not mmpretrain's, or another's of the same name.
+    assert type(built).__module__.split('.')[0] in (
+        'mmdet_megdet',
+        'mmdet',
+        'mmcv',
+        'mmengine',
+    )
+    assert not caplog.records
