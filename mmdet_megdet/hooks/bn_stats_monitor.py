@@ -1,0 +1,298 @@
+# Copyright (c) mmdet_megdet contributors. All rights reserved.
+"""BatchNorm in the Runner, watched while it trains."""
+
+from __future__ import annotations
+
+import logging
+from pathlib import Path
+from typing import Literal
+
+from mmengine.dist import all_gather_object
+from mmengine.hooks import Hook
+from mmengine.logging import print_log
+from mmengine.optim import OptimWrapperDict
+from mmengine.registry import HOOKS
+from mmengine.runner import Runner
+
+from ..monitor import (
+    Finding,
+    Numbers,
+    Probe,
+    Record,
+    aggregates,
+    content,
+    decode,
+    encode,
+    gather,
+    judge,
+    layer_rows,
+    summary,
+)
+from ..runtime.batch import images_per_gpu
+from ..runtime.config import ConfigError
+from ..sync_bn.groups import bn_group
+
+_LEVELS = dict(error=logging.ERROR, warning=logging.WARNING, info=logging.INFO)
+# What of a layer's row is drawn over time.
+_CURVES = (
+    'between_share',
+    'var_spread',
+    'mean_drift',
+    'var_drift',
+    'dead_channels',
+    'running_var_max',
+)
+
+
+class BNStatsError(RuntimeError):
+    """What ``BNStatsMonitorHook(on_failure='raise')`` stops training with.
+
+    Attributes:
+        findings (list[Finding]): The errors found.
+    """
+
+    def __init__(self, iteration: int, findings: list[Finding]) -> None:
+        lines = [f'{f.check}: {f.message}' for f in findings]
+        super().__init__(
+            f'BNStatsMonitorHook, iteration {iteration}: ' + '\n'.join(lines)
+        )
+        self.findings = findings
+
+
+@HOOKS.register_module()
+class BNStatsMonitorHook(Hook):
+    """Tell, while a model trains, whether its BatchNorm synchronises.
+
+    Contract:
+
+    - It looks at the first iteration of a run, resumed or not, and at every
+      ``interval``-th after; at the others it does nothing. It changes
+      nothing that training computes.
+    - All ranks exchange one vector in a monitored iteration, by a single
+      all-gather on BatchNorm's own process group; its size depends on the
+      model alone. From it all ranks come to the same findings, and with
+      ``on_failure='raise'`` all raise in the same iteration.
+    - It watches any model, in any wrapper. Of a ``MegDetSyncBN`` it knows
+      what the layer used; of other BatchNorms the moments of their input
+      and the running statistics, at the price of one more pass over the
+      input in a monitored iteration.
+    - Findings that stay are logged once, and again when they change; the
+      file has them all.
+
+    What it finds, by level (only errors raise):
+
+    =================  =======  ==========================================
+    check              level    meaning
+    =================  =======  ==========================================
+    call-order         error    ranks call synchronised layers in
+                                different order, or leave some out
+    not-synchronised   error    ranks of a BN group use different batch
+                                statistics, or others than those of the
+                                group's batches; or a layer that should
+                                communicates with nobody
+    buffers-disagree   error    running statistics differ within a group
+    same-data          error    all ranks see the same images (warning: some
+                                of them do)
+    non-finite         error    NaN or Inf, and where it came in first
+    eval-mode          warning  layers in eval mode (``norm_eval``,
+                                ``frozen_stages``); info for plain ones
+    plain-batch-norm   warning  layers that each rank keeps to itself; info
+                                in one process
+    bn-size            warning  groups that do not hold ``bn_size`` images
+    collective-time    warning  BatchNorm's collectives take more than
+                                ``max_collective_share``; the slow rank is
+                                the one that waits least
+    dead-channels      warning  channels that are constant on all ranks
+    running-var        warning  ``running_var`` above ``max_running_var``
+    frozen-affine      info     weight and bias are not trained
+    foreign-sync-bn    info     another library's synchronised BatchNorm
+    not-called         info     layers that no rank calls
+    =================  =======  ==========================================
+
+    A rank that leaves a synchronised layer out for good usually ends in a
+    collective that nobody joins, before anything can be said about it.
+    ``SyncBNGroupHook(strict=True)`` finds that.
+
+    Where the numbers go: ``bn_between_share`` (of the variance, between
+    ranks; mean over layers), ``bn_mean_drift`` (of the batch from
+    running_mean, in standard deviations; mean over layers),
+    ``bn_collective_share`` (of the iteration; largest of all ranks) and
+    ``bn_findings`` (errors and warnings) into the log line and every vis
+    backend, each layer's own into the vis backends under ``bn/<layer>/``,
+    and everything into ``bn_stats.jsonl`` in the work dir. There a run that
+    resumes goes on behind its checkpoint's iteration, and one that starts
+    anew begins anew.
+
+    Where a layer's batches are compared between ranks it is over the ranks
+    of its BN group, and, if it does not synchronise, over all ranks: that
+    tells beforehand what synchronising would change.
+
+    Args:
+        interval (int): Iterations from one look to the next. Defaults to
+            100.
+        on_failure (str): 'warn' logs errors; 'raise' stops training with
+            :class:`BNStatsError`, on every rank. Defaults to 'warn'.
+        max_collective_share (float): Share of an iteration that BatchNorm's
+            collectives may take. Defaults to 0.3.
+        max_running_var (float): What a running variance may grow to.
+            Defaults to 1e6: 65 standard deviations of 1000 are float16's
+            largest number.
+
+    Raises:
+        ValueError: If an argument is none of the above.
+        ConfigError: Before training, on every rank, if ranks have different
+            BatchNorm layers, or the Runner has two of these hooks.
+
+    Examples:
+        >>> custom_hooks = [dict(type='BNStatsMonitorHook', interval=100,
+        ...                      on_failure='raise')]
+    """
+
+    # After an iteration ahead of whatever pools buffers, logs or saves.
+    priority = 'HIGH'
+
+    def __init__(
+        self,
+        interval: int = 100,
+        on_failure: Literal['warn', 'raise'] = 'warn',
+        max_collective_share: float = 0.3,
+        max_running_var: float = 1e6,
+    ) -> None:
+        if type(interval) is not int or interval < 1:
+            raise ValueError(f'interval={interval!r} must be an int from 1.')
+        if on_failure not in ('warn', 'raise'):
+            raise ValueError(
+                f"on_failure={on_failure!r} must be 'warn' or 'raise'."
+            )
+        if not 0 < max_collective_share <= 1:
+            raise ValueError(
+                f'max_collective_share={max_collective_share!r} must be a '
+                'share: above 0, at most 1.'
+            )
+        if not max_running_var > 0:
+            raise ValueError(
+                f'max_running_var={max_running_var!r} must be positive.'
+            )
+        self.interval = interval
+        self.on_failure = on_failure
+        self.max_collective_share = max_collective_share
+        self.max_running_var = max_running_var
+        self._probe: Probe | None = None
+        self._listening = False
+        self._logged: set[tuple] = set()
+
+    def before_train(self, runner: Runner) -> None:
+        """Find the layers and make the process group, alike on all ranks."""
+        monitors = [h for h in runner.hooks if isinstance(h, type(self))]
+        if len(monitors) > 1:
+            raise ConfigError(
+                f'{len(monitors)} BNStatsMonitorHooks, which would listen to '
+                'the same layers. Where a base config has one in '
+                'default_hooks, set default_hooks.bn_stats (interval, '
+                'on_failure) instead of adding another to custom_hooks.'
+            )
+        self._probe = Probe(runner.model)
+        _check_ranks_agree(self._probe)
+        self._first, self._logged = True, set()
+        if not self._probe.layers:
+            self._probe = None
+            _log('the model has no BatchNorm: nothing to watch.')
+            return
+        bn_group(None, self._probe.device)
+        try:
+            self._images = images_per_gpu(runner.train_dataloader)
+        except ValueError:
+            self._images = None
+        self._record = Record(Path(runner.work_dir))
+        if runner.rank == 0:
+            self._record.resume(runner.iter)
+
+    def before_train_iter(self, runner: Runner, *args, **kwargs) -> None:
+        """Begin to listen, if the iteration's turn has come."""
+        if (runner.iter + 1) % self.interval and not self._first:
+            return
+        if self._probe is not None:
+            self._probe.attach()
+            self._listening = True
+
+    def after_train_iter(self, runner: Runner, *args, **kwargs) -> None:
+        """Stop listening, exchange the numbers, and judge."""
+        if not self._listening:
+            return
+        self._listening = False
+        self._probe.detach()
+        vectors = gather(encode(self._probe), self._probe.device)
+        numbers = decode(vectors, self._probe, self._images)
+        findings = judge(
+            numbers, self.max_collective_share, self.max_running_var
+        )
+        self._tell(runner, numbers, findings)
+        errors = [f for f in findings if f.level == 'error']
+        if errors and self.on_failure == 'raise':
+            raise BNStatsError(runner.iter + 1, errors)
+
+    def _tell(
+        self, runner: Runner, numbers: Numbers, findings: list[Finding]
+    ) -> None:
+        rows = layer_rows(numbers)
+        for name, value in aggregates(numbers, rows, findings).items():
+            runner.message_hub.update_scalar(
+                f'train/bn_{name}', value, resumed=False
+            )
+        if runner.rank == 0:
+            counts = _accumulative_counts(runner)
+            self._record.append(
+                dict(
+                    iter=runner.iter + 1,
+                    epoch=runner.epoch + 1,
+                    **content(numbers, rows, findings, counts),
+                )
+            )
+            curves = {
+                f'bn/{row["name"]}/{name}': row[name]
+                for row in rows
+                for name in _CURVES
+                if row['state'] != 'uncalled' and row[name] is not None
+            }
+            runner.visualizer.add_scalars(curves, step=runner.iter + 1)
+            if self._first:
+                _log(summary(runner.iter + 1, rows, findings))
+            for finding in findings:
+                if finding.key() not in self._logged:
+                    _log(
+                        f'{finding.check}: {finding.message}',
+                        _LEVELS[finding.level],
+                    )
+        self._first = False
+        self._logged = {finding.key() for finding in findings}
+
+
+def _check_ranks_agree(probe: Probe) -> None:
+    """Vectors of different sizes cannot be gathered."""
+    own = [
+        (name, type(layer).__name__, layer.num_features)
+        for name, layer in zip(probe.names, probe.layers, strict=True)
+    ]
+    by_rank = all_gather_object(own)
+    for rank, other in enumerate(by_rank):
+        if other == by_rank[0]:
+            continue
+        different = sorted({*other} ^ {*by_rank[0]}) or other
+        name, kind, channels = different[0]
+        raise ConfigError(
+            'BNStatsMonitorHook: ranks have different BatchNorm layers: '
+            f'{name} ({kind}, {channels} channels) is not the same on rank '
+            f'{rank} as on rank 0. Build and convert the model alike on all '
+            'ranks.'
+        )
+
+
+def _accumulative_counts(runner: Runner) -> int:
+    wrapper = runner.optim_wrapper
+    if isinstance(wrapper, OptimWrapperDict):
+        wrapper = next(iter(wrapper.values()))
+    return wrapper._accumulative_counts
+
+
+def _log(text: str, level: int = logging.INFO) -> None:
+    print_log(f'BNStatsMonitorHook: {text}', logger='current', level=level)

@@ -1,0 +1,146 @@
+# Copyright (c) mmdet_megdet contributors. All rights reserved.
+"""Listening to a model's BatchNorm layers during one training iteration."""
+
+from __future__ import annotations
+
+from contextlib import ExitStack
+from functools import partial
+from typing import Any, NamedTuple
+
+import torch
+from mmengine.model import is_model_wrapper
+from torch import Tensor, nn
+
+from ..sync_bn import MegDetSyncBN, report_batch_norm
+from ..sync_bn.blocks import dense
+from ..sync_bn.moments import local_moments
+from ..sync_bn.observation import CollectiveTimer, Observation
+from ..sync_bn.recomputation import in_recomputation
+
+
+class Call(NamedTuple):
+    """One forward of a layer, recomputations aside.
+
+    Attributes:
+        layer (int): Its place in :attr:`Probe.layers`.
+        count (int): Positions in this rank's batch.
+        mean (Tensor): Local mean, float64 ``(C, )``.
+        second (Tensor): Local sum of squared deviations from it.
+        group (tuple[Tensor, Tensor, Tensor], optional): Count, mean and
+            biased variance by which the layer normalised; None where it did
+            not communicate.
+    """
+
+    layer: int
+    count: int
+    mean: Tensor
+    second: Tensor
+    group: tuple[Tensor, Tensor, Tensor] | None
+
+
+class Probe:
+    """Takes what there is to know of an iteration's BatchNorm.
+
+    Between :meth:`attach` and :meth:`detach` it notes every call of every
+    BatchNorm: of a ``MegDetSyncBN`` in training mode what its observer is
+    told, of any other the moments of its input, by a forward pre-hook that
+    passes over it once. Nothing waits for the device before
+    :meth:`detach`. Outside of the two the model is as if there were no
+    probe.
+
+    Args:
+        model (nn.Module): The model, wrapped or not. Wrappers do not show in
+            the layers' names.
+
+    Attributes:
+        names (list[str]): The layers' names, in the model's order.
+        layers (list[nn.Module]): The layers.
+        calls (list[Call]): The iteration's, in order.
+        before (list[list[Tensor]]): Each layer's running mean and variance
+            as they were before the iteration; empty lists where it has none.
+    """
+
+    def __init__(self, model: nn.Module) -> None:
+        while is_model_wrapper(model):
+            model = model.module
+        report = report_batch_norm(model)
+        known = {*report.synced, *report.in_eval, *report.others}
+        found = [(n, m) for n, m in model.named_modules() if n in known]
+        self.names = [name for name, _ in found]
+        self.layers = [layer for _, layer in found]
+        self.device = next(model.parameters(), torch.empty(0)).device
+        self._attached = ExitStack()
+        self._forget()
+
+    def _forget(self) -> None:
+        self.calls: list[Call] = []
+        self.before: list[list[Tensor]] = []
+        self._collectives: list[tuple[int, list[CollectiveTimer]]] = []
+        self._iteration = CollectiveTimer(self.device)
+
+    def attach(self) -> None:
+        """Begin to listen."""
+        self._forget()
+        self.before = [
+            [buffer.detach().clone() for buffer in running_stats(layer)]
+            for layer in self.layers
+        ]
+        for index, layer in enumerate(self.layers):
+            if isinstance(layer, MegDetSyncBN) and layer.training:
+                layer.observer = partial(self._observe, index)
+                self._attached.callback(setattr, layer, 'observer', None)
+            else:
+                handle = layer.register_forward_pre_hook(
+                    partial(self._look_at_input, index), with_kwargs=True
+                )
+                self._attached.callback(handle.remove)
+        # Last in, first out: the time of listening itself is not in it.
+        self._attached.enter_context(self._iteration)
+
+    def detach(self) -> None:
+        """Stop listening; without :meth:`attach` before, do nothing."""
+        self._attached.close()
+
+    def seconds(self) -> tuple[float, list[float]]:
+        """Time of the iteration, and of each layer's collectives in it.
+
+        Forward's and backward's, and those that activation checkpointing
+        repeats. On CUDA waits until all are over.
+        """
+        by_layer = [0.0] * len(self.layers)
+        for layer, timers in self._collectives:
+            by_layer[layer] += sum(timer.seconds() for timer in timers)
+        return self._iteration.seconds(), by_layer
+
+    def _observe(self, index: int, seen: Observation) -> None:
+        # The list itself: backward will add to it.
+        self._collectives.append((index, seen.collectives))
+        if seen.recomputed:
+            return
+        group = (seen.group_count, seen.group_mean, seen.group_var)
+        self.calls.append(
+            Call(
+                index,
+                seen.count,
+                seen.mean,
+                seen.second,
+                group if seen.collectives else None,
+            )
+        )
+
+    @torch.no_grad()
+    def _look_at_input(
+        self, index: int, layer: nn.Module, args: tuple, kwargs: dict[str, Any]
+    ) -> None:
+        if in_recomputation():
+            return
+        x = args[0] if args else kwargs['input']
+        moments = local_moments(dense(x.detach()))
+        self.calls.append(Call(index, *moments, group=None))
+
+
+def running_stats(layer: nn.Module) -> list[Tensor]:
+    """A layer's running mean and variance; an empty list if it has none."""
+    if layer.running_mean is None:
+        return []
+    return [layer.running_mean, layer.running_var]

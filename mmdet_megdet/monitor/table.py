@@ -1,0 +1,134 @@
+# Copyright (c) mmdet_megdet contributors. All rights reserved.
+"""From an iteration's numbers to a row for each layer."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import Any
+
+import numpy as np
+
+from .numbers import Numbers, is_foreign_sync
+
+
+def layer_state(numbers: Numbers, layer: int) -> str:
+    """What a layer did in the iteration.
+
+    Returns:
+        str: 'synced'; 'alone', if it normalised by each rank's own batch;
+        'eval', by its running statistics; or 'uncalled', on every rank.
+    """
+    rows = numbers.layers[:, layer]
+    if not rows['calls'].any():
+        return 'uncalled'
+    if not rows['training'].all():
+        return 'eval'
+    foreign = is_foreign_sync(numbers.kinds[layer])
+    if rows['communicates'].any() or (foreign and (rows['ranks'] > 1).any()):
+        return 'synced'
+    return 'alone'
+
+
+def forward_order(numbers: Numbers) -> list[int]:
+    """The layers as rank 0 first calls them.
+
+    Then those that other ranks alone call, then, in the model's order, those
+    that nobody calls.
+    """
+    first = numbers.layers['first_call']
+    # Infinity stands for 'not called', and stays behind all calls.
+    first = np.where(first < 0, np.inf, first)
+    return np.lexsort((first.min(0), first[0])).tolist()
+
+
+def between_ranks(
+    numbers: Numbers, layer: int
+) -> tuple[float | None, float | None]:
+    """How a layer's batch differs from rank to rank.
+
+    Of the first call, over the ranks of a BN group; where the layer does not
+    synchronise over all ranks, which tells what synchronising would change.
+    Averages over at most :data:`~.numbers.MAX_CHANNELS` channels, of those
+    with a variance; of several groups the one that differs most.
+
+    Returns:
+        tuple: The share of the variance that lies between the ranks' means,
+        0 to 1; and how far the local variances are from the group's: the
+        rms of their ratio minus 1. None where there is nothing to compare.
+    """
+    shares, spreads = [], []
+    for group in numbers.bn_groups(layer):
+        counts = numbers.layers['count'][group, layer]
+        if len(group) < 2 or not counts.any():
+            continue
+        weights = counts / counts.sum()
+        means, variances = numbers.moments[layer][group].transpose(1, 0, 2)
+        with np.errstate(all='ignore'):
+            between = weights @ np.square(means - weights @ means)
+            whole = between + weights @ variances
+            seen = np.isfinite(whole) & (whole > 0)
+            if not seen.any():
+                continue
+            shares.append((between[seen] / whole[seen]).mean())
+            ratios = variances[:, seen] / whole[seen]
+            spreads.append(np.sqrt((weights @ np.square(ratios - 1)).mean()))
+    return _largest(shares), _largest(spreads)
+
+
+def layer_rows(numbers: Numbers) -> list[dict[str, Any]]:
+    """A row for each layer, in forward order, as ``bn_stats.jsonl`` has it.
+
+    Numbers that ranks do not share are those of the rank where they are
+    largest, dead channels those that all ranks have.
+    """
+    rows = []
+    for layer in forward_order(numbers):
+        own = numbers.layers[:, layer]
+        share, spread = between_ranks(numbers, layer)
+        seen = own[own['group_count'] > 0]
+        rows.append(
+            dict(
+                name=numbers.names[layer],
+                type=numbers.kinds[layer],
+                state=layer_state(numbers, layer),
+                ranks_per_group=int(own['ranks'].max()),
+                calls=int(own['calls'].max()),
+                count=int(own['group_count'].max()),
+                between_share=share,
+                var_spread=spread,
+                mean_drift=_largest(seen['mean_drift']),
+                var_drift=_largest(seen['var_drift']),
+                dead_channels=int(seen['dead'].min()) if len(seen) else 0,
+                running_var_max=_largest(own['running_var_max']),
+                collective_seconds=own['seconds'].tolist(),
+            )
+        )
+    return rows
+
+
+def collective_seconds(numbers: Numbers) -> np.ndarray:
+    """What each rank spent in BatchNorm's collectives, ``(R, )``."""
+    return numbers.layers['seconds'].sum(1)
+
+
+def plan(numbers: Numbers, accumulative_counts: int) -> dict[str, Any]:
+    """What the numbers say of the batch: images of an update, BN sizes."""
+    images = numbers.images_per_gpu
+    sizes = Counter(
+        'all' if size == 0 else str(int(size))
+        for size, ours in zip(
+            numbers.layers['bn_size'][0], numbers.ours, strict=True
+        )
+        if ours
+    )
+    total = images and images * numbers.world_size * accumulative_counts
+    return dict(
+        total_batch_size=total,
+        accumulative_counts=accumulative_counts,
+        bn_sizes=dict(sizes),
+    )
+
+
+def _largest(values: list[float] | np.ndarray) -> float | None:
+    values = [float(value) for value in values if not np.isnan(value)]
+    return max(values) if values else None

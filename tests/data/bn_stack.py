@@ -1,0 +1,177 @@
+# Copyright (c) mmdet_megdet contributors. All rights reserved.
+"""A model of four norm layers of equal width, and runs that watch it."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import os
+from pathlib import Path
+from unittest import mock
+
+import torch
+from mmengine.config import Config
+from mmengine.dist import get_rank
+from mmengine.model import BaseModel
+from mmengine.registry import MODELS
+from mmengine.runner import Runner
+from torch import nn
+from torch.utils.checkpoint import checkpoint
+
+import mmdet_megdet  # noqa: F401  registers hooks and layers
+import tests.data.tiny_task  # noqa: F401  registers the data set
+from mmdet_megdet.runtime import adapt_config
+from mmdet_megdet.sync_bn import MegDetSyncBN
+
+LAYERS = ['stem', 'second', 'third', 'fourth']
+WIDTH = 6
+_COUNT = itertools.count()
+
+
+@MODELS.register_module(force=True)
+class BNStack(BaseModel):
+    """Convolutions, each with a norm layer, one after another.
+
+    Args:
+        plain (list[str]): Layers that are ``nn.BatchNorm2d``.
+        bn_size (int, optional): Of all ``MegDetSyncBN``. Defaults to None.
+        norm_eval (list[str]): Layers that stay in eval mode.
+        uneven (bool): Whether ranks leave out part of their images, or all
+            of them, differently in each iteration; every 40th, all ranks
+            leave out all.
+        with_cp (bool): Whether the last two are recomputed in backward.
+
+    Attributes:
+        calls (list[str]): The layers in the order in which they are called.
+    """
+
+    def __init__(
+        self,
+        plain: list[str] = (),
+        bn_size: int | None = None,
+        norm_eval: list[str] = (),
+        uneven: bool = False,
+        with_cp: bool = False,
+        data_preprocessor: dict | None = None,
+    ) -> None:
+        super().__init__(data_preprocessor)
+        self.convs, self.norms = nn.ModuleDict(), nn.ModuleDict()
+        for name in LAYERS:
+            channels = 3 if name == 'stem' else WIDTH
+            self.convs[name] = nn.Conv2d(channels, WIDTH, 3, padding=1)
+            self.norms[name] = (
+                nn.BatchNorm2d(WIDTH)
+                if name in plain
+                else MegDetSyncBN(WIDTH, bn_size=bn_size)
+            )
+        self.norm_eval = norm_eval
+        self.uneven, self.with_cp = uneven, with_cp
+        self.calls, self.iterations = list(LAYERS), 0
+
+    def train(self, mode: bool = True) -> BNStack:
+        super().train(mode)
+        for name in self.norm_eval:
+            self.norms[name].eval()
+        return self
+
+    def _block(self, name: str, x: torch.Tensor) -> torch.Tensor:
+        return self.norms[name](self.convs[name](x)).relu()
+
+    def forward(
+        self,
+        inputs: torch.Tensor,
+        targets: torch.Tensor | None = None,
+        mode: str = 'tensor',
+    ) -> dict | list:
+        if self.uneven and self.training:
+            self.iterations += 1
+            left = (self.iterations * 3 + get_rank() * 2) % (len(inputs) + 1)
+            if self.iterations % 40 == 0:
+                left = 0
+            inputs, targets = inputs[:left], targets[:left]
+        x = inputs
+        for name in self.calls:
+            if self.with_cp and name in LAYERS[2:]:
+                x = checkpoint(self._block, name, x, use_reentrant=False)
+            else:
+                x = self._block(name, x)
+        guess = x.mean((1, 2, 3)).unsqueeze(1)
+        if mode != 'loss':
+            return [dict(error=e) for e in (guess - targets).abs().flatten()]
+        error = (guess - targets).square().sum() / max(1, len(guess))
+        return dict(loss=error)
+
+
+def stack_config(work_dir: Path | str, **settings) -> Config:
+    """Two epochs of three iterations of two images on each rank.
+
+    Args:
+        work_dir (Path): Folder of the run.
+        **settings: Overrides, with ``__`` for the dots.
+    """
+    loader = dict(
+        batch_size=2,
+        num_workers=0,
+        dataset=dict(type='TinyPictures', length=6 * world(), augment=True),
+        sampler=dict(type='DefaultSampler', shuffle=False),
+        collate_fn=dict(type='default_collate'),
+    )
+    cfg = Config(
+        dict(
+            default_scope='mmengine',
+            # Runners of one name would share message hub and logger.
+            experiment_name=f'bn_stack_{next(_COUNT)}',
+            work_dir=str(work_dir),
+            launcher='pytorch' if world() > 1 else 'none',
+            log_level='INFO',
+            model=dict(type='BNStack'),
+            model_wrapper_cfg=dict(type='MegDetDistributedDataParallel'),
+            train_dataloader=loader,
+            train_cfg=dict(by_epoch=True, max_epochs=2),
+            optim_wrapper=dict(optimizer=dict(type='SGD', lr=0.01)),
+            default_hooks=dict(
+                logger=dict(type='LoggerHook', interval=1),
+                checkpoint=dict(type='CheckpointHook', save_last=False),
+                sync_bn_group=dict(type='SyncBNGroupHook'),
+                bn_stats=dict(
+                    type='BNStatsMonitorHook',
+                    interval=2,
+                    # So small a model mostly communicates.
+                    max_collective_share=1.0,
+                ),
+            ),
+            custom_hooks=[],
+            randomness=dict(seed=3),
+        )
+    )
+    cfg.merge_from_dict({k.replace('__', '.'): v for k, v in settings.items()})
+    return cfg
+
+
+def world() -> int:
+    """Number of ranks."""
+    if not torch.distributed.is_initialized():
+        return 1
+    return torch.distributed.get_world_size()
+
+
+def train_stack(cfg: Config) -> Runner:
+    """Trains to the end; returns the runner."""
+    os.environ['LOCAL_RANK'] = str(get_rank())
+    # It asks compilers for their versions, which takes longer than training.
+    with mock.patch('mmengine.runner.runner.collect_env', dict):
+        runner = Runner.from_cfg(adapt_config(cfg))
+    runner.train()
+    return runner
+
+
+def lines(work_dir: Path | str) -> list[dict]:
+    """What ``bn_stats.jsonl`` holds."""
+
+    def refuse(constant):
+        raise AssertionError(f'{constant} is no JSON')
+
+    text = Path(work_dir, 'bn_stats.jsonl').read_text()
+    return [
+        json.loads(line, parse_constant=refuse) for line in text.splitlines()
+    ]
