@@ -99,11 +99,13 @@ param_scheduler = [
         gamma=0.1,
     ),
 ]
-train_cfg = dict(type='EpochBasedTrainLoop', max_epochs=12, val_interval=1)
+train_cfg = dict(type='ResumableTrainLoop', max_epochs=12, val_interval=1)
 val_cfg = dict(type='ValLoop')
 test_cfg = dict(type='TestLoop')
 
 default_hooks = dict(
-    logger=dict(interval=5), checkpoint=dict(max_keep_ckpts=2)
+    logger=dict(interval=5),
+    checkpoint=dict(max_keep_ckpts=2),
+    bn_stats=dict(interval=20),
 )
 randomness = dict(seed=0)

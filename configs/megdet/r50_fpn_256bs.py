@@ -3,8 +3,7 @@
 _base_ = [
     'mmdet::_base_/models/cascade-mask-rcnn_r50_fpn.py',
     './_base_/coco_instance.py',
-    './_base_/schedule_256bs.py',
-    './_base_/runtime.py',
+    './_base_/recipe_256bs.py',
 ]
 
 # Statistics over 32 images: 8 GPUs x 4. On other hardware --bn-size N, or
@@ -19,12 +18,3 @@ model = dict(
     # synchronised layers have to be called by all ranks alike.
     neck=dict(norm_cfg=norm_cfg),
 )
-
-# Gradients are accumulated until an update has 256 images, whatever the number
-# of GPUs and the images on each (--images-per-gpu N).
-default_hooks = dict(
-    total_batch=dict(type='TotalBatchHook', total_batch_size=256)
-)
-
-# Seconds. A rank may wait this long for the others in a collective.
-env_cfg = dict(dist_cfg=dict(backend='nccl', timeout=1800))

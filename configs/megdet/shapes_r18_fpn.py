@@ -115,12 +115,13 @@ param_scheduler = [
         gamma=0.1,
     ),
 ]
-train_cfg = dict(type='EpochBasedTrainLoop', max_epochs=4, val_interval=2)
+train_cfg = dict(type='ResumableTrainLoop', max_epochs=4, val_interval=2)
 val_cfg = dict(type='ValLoop')
 test_cfg = dict(type='TestLoop')
 
 default_hooks = dict(
     logger=dict(interval=10),
+    bn_stats=dict(interval=20),
     checkpoint=dict(interval=2, max_keep_ckpts=2),
     # With --show-dir: every 16th validation picture.
     visualization=dict(interval=16),

@@ -9,10 +9,9 @@ import sys
 
 import pytest
 import torch
-from mmdet.datasets import CocoDataset
 
 import mmdet_megdet  # noqa: F401  lets torch load MMEngine's checkpoints
-from mmdet_megdet.datasets import generate_shapes
+from tests.data.small_coco import coco_like
 
 CONFIG = 'configs/megdet/r50_fpn_256bs.py'
 SIDE = 96
@@ -45,21 +44,6 @@ SMALL = [
     'env_cfg.dist_cfg.timeout=300',
     'randomness.seed=0',
 ]
-
-
-def coco_like(folder):
-    """Generated pictures under COCO's names for files and classes."""
-    paths = generate_shapes(folder, train=24, val=6, size=(SIDE, SIDE))
-    classes = CocoDataset.METAINFO['classes']
-    categories = [dict(id=i, name=name) for i, name in enumerate(classes, 1)]
-    for split, (annotations, images) in paths.items():
-        content = json.loads(annotations.read_text())
-        # The shapes' five categories pass for COCO's first five.
-        content['categories'] = categories
-        annotations.with_stem(f'instances_{split}2017').write_text(
-            json.dumps(content)
-        )
-        (folder / f'{split}2017').symlink_to(images)
 
 
 def run(root, data, *command):
@@ -122,7 +106,7 @@ def assert_learning_rates(lines, accumulation):
 @pytest.mark.slow
 def test_recipe_on_eight_ranks(root, tmp_path):
     data, work_dir = tmp_path / 'coco', tmp_path / 'work_dir'
-    coco_like(data)
+    coco_like(data, SIDE)
     # 24 pictures on 8 ranks: three iterations an epoch, and as many updates.
     # One of the pictures shows no object, and is a rank's whole batch.
     train = train_command(8, work_dir)
@@ -170,7 +154,7 @@ def test_recipe_on_eight_ranks(root, tmp_path):
 def test_recipe_on_four_ranks(root, tmp_path):
     """Half the hardware: the same batch and learning rate at each update."""
     data, work_dir = tmp_path / 'coco', tmp_path / 'work_dir'
-    coco_like(data)
+    coco_like(data, SIDE)
     train = train_command(4, work_dir)
     output = run(root, data, *train, '--cfg-options', 'train_cfg.max_epochs=1')
     assert plan_rows(output) == {

@@ -1,20 +1,18 @@
-# COCO 2017 with masks, 1333x800 keep-ratio, flip. COCO_ROOT tells where the
-# data set lies.
-_base_ = 'mmdet::_base_/datasets/coco_instance.py'
+# COCO 2017 with boxes and masks; all else as in coco_detection.py.
+_base_ = './coco_detection.py'
 
-data_root = '{{$COCO_ROOT:data/coco}}/'
+train_pipeline = [
+    dict(step, with_mask=True) if step.type == 'LoadAnnotations' else step
+    for step in _base_.train_pipeline
+]
+test_pipeline = [
+    dict(step, with_mask=True) if step.type == 'LoadAnnotations' else step
+    for step in _base_.test_pipeline
+]
 
-train_dataloader = dict(
-    batch_size=4,
-    num_workers=4,
-    # Every batch is a full one, and on the usual set-ups an epoch is a whole
-    # number of updates: a checkpoint inside an accumulation would lose its
-    # gradient (TotalBatchHook warns).
-    batch_sampler=dict(type='AspectRatioBatchSampler', drop_last=True),
-    dataset=dict(data_root=data_root),
-)
-val_dataloader = dict(dataset=dict(data_root=data_root))
+train_dataloader = dict(dataset=dict(pipeline=train_pipeline))
+val_dataloader = dict(dataset=dict(pipeline=test_pipeline))
 test_dataloader = val_dataloader
 
-val_evaluator = dict(ann_file=data_root + 'annotations/instances_val2017.json')
+val_evaluator = dict(metric=['bbox', 'segm'])
 test_evaluator = val_evaluator

@@ -11,6 +11,22 @@ default_hooks = dict(
     epoch_seed=dict(type='EpochSeedHook'),
     # Makes the layers' bn_size hold, and pools running statistics.
     sync_bn_group=dict(type='SyncBNGroupHook'),
+    # Tells whether they do, in the log, the vis backends and bn_stats.jsonl.
+    bn_stats=dict(type='BNStatsMonitorHook', interval=100),
+    # A checkpoint is whole or not there; the oldest goes last.
+    checkpoint=dict(type='AtomicCheckpointHook'),
+    # When ranks stop moving, every log says which one and in which step.
+    rank_watch=dict(type='RankWatchHook'),
+    # On SIGTERM all ranks stop together, with a checkpoint.
+    preemption=dict(type='PreemptionHook'),
+    # Ranks with other versions or configs are refused.
+    same_run=dict(type='SameRunHook'),
+    # A picture or annotation at fault is an error that names it.
+    data_check=dict(type='DataCheckHook'),
+    # On a loss of NaN or infinity all ranks stop, ahead of the update.
+    finite_loss=dict(type='FiniteLossHook'),
+    # Says with how many images per GPU the batch would fit.
+    out_of_memory=dict(type='OutOfMemoryHook'),
 )
 
 # DDP on GPUs and CPUs alike. Buffers are not broadcast from rank 0.

@@ -27,6 +27,6 @@ param_scheduler = [
     ),
 ]
 
-train_cfg = dict(type='EpochBasedTrainLoop', max_epochs=24, val_interval=1)
+train_cfg = dict(type='ResumableTrainLoop', max_epochs=24, val_interval=1)
 val_cfg = dict(type='ValLoop')
 test_cfg = dict(type='TestLoop')

@@ -1,0 +1,16 @@
+# The recipe of r50_fpn_256bs.py for RetinaNet.
+_base_ = [
+    'mmdet::_base_/models/retinanet_r50_fpn.py',
+    './_base_/coco_detection.py',
+    './_base_/recipe_256bs.py',
+]
+
+# Statistics over 32 images: 8 GPUs x 4.
+norm_cfg = dict(type='MegDetSyncBN', requires_grad=True, bn_size=32)
+
+model = dict(
+    backbone=dict(norm_cfg=norm_cfg, norm_eval=False, frozen_stages=-1),
+    neck=dict(norm_cfg=norm_cfg),
+    # The head, which all levels share, has no norm layers: one BatchNorm for
+    # levels of different statistics would suit none of them.
+)

@@ -1,0 +1,147 @@
+# Copyright (c) mmdet_megdet contributors. All rights reserved.
+"""Every config has the settings that its name and the README promise."""
+
+from __future__ import annotations
+
+import re
+import sys
+
+import pytest
+from mmengine.config import Config
+
+import mmdet_megdet  # noqa: F401  lets the README's bases be found
+from tests.configs.expected import CONFIGS, TABLE, every_config, load
+from tests.tools.command import TOOLS
+
+sys.path += [str(TOOLS), str(TOOLS / 'analysis')]  # as for scripts there
+
+import plan
+import rehearsal
+
+
+def test_no_config_is_left_out():
+    assert {path.stem for path in CONFIGS.glob('*.py')} == TABLE.keys()
+
+
+@every_config
+def test_settings(name):
+    cfg, expected = load(name), TABLE[name]
+    assert cfg.model.type == expected.detector
+    assert cfg.train_dataloader.batch_size == expected.images
+    total = cfg.default_hooks.get('total_batch', {})
+    assert total.get('total_batch_size') == expected.total
+    assert cfg.optim_wrapper.type == expected.wrapper
+    assert cfg.optim_wrapper.optimizer.type == expected.optimizer
+    assert cfg.optim_wrapper.clip_grad == dict(
+        max_norm=expected.clip, norm_type=2
+    )
+    assert cfg.default_hooks.sync_bn_group == dict(type='SyncBNGroupHook')
+    assert cfg.default_hooks.epoch_seed == dict(type='EpochSeedHook')
+    # A child config that sets custom_hooks would lose what stood there.
+    assert 'custom_hooks' not in cfg
+
+
+def mmdets_own(path):
+    return Config.fromstring(f"_base_ = 'mmdet::{path}.py'", '.py')
+
+
+@pytest.mark.parametrize('name', ['coco_instance', 'coco_detection'])
+def test_coco_is_mmdets_with_full_batches(name):
+    cfg = Config.fromfile(CONFIGS / '_base_' / f'{name}.py')
+    own = mmdets_own(f'_base_/datasets/{name}')
+    for split in ('train', 'val'):
+        pipelines = [
+            without_scopes(c[f'{split}_dataloader'].dataset.pipeline)
+            for c in (cfg, own)
+        ]
+        assert pipelines[0] == pipelines[1]
+    assert cfg.val_evaluator.metric == own.val_evaluator.metric
+    assert cfg.test_evaluator == cfg.val_evaluator
+    assert cfg.train_dataloader.batch_sampler.drop_last
+
+
+def test_the_recipe_knows_no_model_and_no_data():
+    cfg = Config.fromfile(CONFIGS / '_base_' / 'recipe_256bs.py')
+    taken = mmdets_own('_base_/models/retinanet_r50_fpn')
+    taken.merge_from_dict(mmdets_own('_base_/datasets/coco_detection'))
+    # Bases with a key in common are refused.
+    assert cfg.keys().isdisjoint(taken.keys())
+
+
+@every_config
+def test_learning_rates(name):
+    cfg, expected = load(name), TABLE[name]
+    gpus, updates = 8, 100
+    accumulation = rehearsal.get_accumulation(cfg, gpus)
+    schedule = rehearsal.rehearse(
+        cfg, gpus, epoch_length=updates * accumulation
+    )
+    assert len(schedule.updates) == updates * cfg.train_cfg.max_epochs
+    for update, factor in expected.factors.items():
+        assert schedule.updates[update].lr == pytest.approx(
+            expected.lr * factor, rel=1e-12
+        )
+
+
+@pytest.mark.parametrize(
+    'name', [name for name, expected in TABLE.items() if expected.total]
+)
+def test_plan_for_eight_gpus(name, monkeypatch, capsys):
+    expected = TABLE[name]
+    options = dict(
+        total_batch=expected.total,
+        bn_size=expected.bn_size,
+        warmup_updates=load(name).param_scheduler[0].end,
+    )
+    words = [
+        f'--{option.replace("_", "-")}={number}'
+        for option, number in options.items()
+    ]
+    command = ['plan.py', f'8x{expected.images}', *words]
+    monkeypatch.setattr(sys, 'argv', command)
+    assert plan.main() == 0
+    output = capsys.readouterr().out
+    assert f'total batch        {expected.total} images\n' in output
+    assert f'BN statistics      {expected.bn_size} images\n' in output
+    assert f'updates per epoch  {117266 // expected.total}\n' in output
+    # Nothing else is to be said of it.
+    assert output.splitlines()[-1].startswith('warm-up')
+
+
+def test_readme_has_every_config():
+    readme = (CONFIGS / 'README.md').read_text()
+    rows = [
+        [cell.strip() for cell in line.split('|')[1:-1]]
+        for line in readme.splitlines()
+        if line.startswith('| [')
+    ]
+    assert [row[0] for row in rows] == [
+        f'[{name}]({name}.py)' for name in TABLE
+    ]
+    for (name, expected), row in zip(TABLE.items(), rows, strict=True):
+        _, _, batch, bn_size, schedule, *_ = row
+        # Two ranks as they come.
+        total = expected.total or 2 * expected.images
+        assert int(batch.split()[0]) == total
+        assert bn_size == str(expected.bn_size or 'all')
+        rate, warmup = schedule.split(',', 1)
+        assert float(rate.split()[0]) == expected.lr
+        lengths = [int(n) for n in re.findall(r'(\d+) (?:lin|cos|at)', warmup)]
+        assert sum(lengths) == load(name).param_scheduler[0].end
+
+
+def test_readme_example_is_the_config_of_that_name():
+    readme = (CONFIGS / 'README.md').read_text()
+    (text,) = re.findall(r'```python\n(.*?)```', readme, re.DOTALL)
+    cfg = Config.fromstring(text, '.py')
+    expected = load('faster-rcnn_r50_fpn_256bs')
+    assert without_scopes(cfg.to_dict()) == without_scopes(expected.to_dict())
+
+
+def without_scopes(node):
+    """A config without MMEngine's notes of where a base came from."""
+    if isinstance(node, list | tuple):
+        return [without_scopes(item) for item in node]
+    if not isinstance(node, dict):
+        return node
+    return {k: without_scopes(v) for k, v in node.items() if k != '_scope_'}

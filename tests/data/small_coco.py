@@ -1,0 +1,120 @@
+# Copyright (c) mmdet_megdet contributors. All rights reserved.
+"""COCO's configs on a few small pictures, on a CPU.
+
+The detector's layers stay what they are, but for the width of the RoI heads'
+fully connected ones; pictures, proposals and samples become few.
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+from pathlib import Path
+from typing import Any
+
+from mmdet.datasets import CocoDataset
+from mmengine.config import Config
+
+from mmdet_megdet.datasets import generate_shapes
+
+_COUNT = itertools.count()
+
+# Of whatever part of a model has such a setting.
+_FEWER = dict(
+    # RoIs that are sampled from each picture.
+    num=16,
+    nms_pre=100,
+    max_per_img=8,
+    fc_out_channels=64,
+    # So that a model that has learned nothing yet has detections.
+    score_thr=0.005,
+)
+
+
+def coco_like(folder: Path, side: int, train: int = 24, val: int = 6) -> None:
+    """Generate pictures under COCO's names for files and classes.
+
+    Args:
+        folder (Path): Where to; what ``COCO_ROOT`` is to say.
+        side (int): Width and height in pixels.
+        train (int): Number of training pictures. Defaults to 24, one of
+            which shows no object.
+        val (int): Number of validation pictures. Defaults to 6.
+    """
+    paths = generate_shapes(folder, train=train, val=val, size=(side, side))
+    classes = CocoDataset.METAINFO['classes']
+    categories = [dict(id=i, name=name) for i, name in enumerate(classes, 1)]
+    for split, (truth, images) in paths.items():
+        content = json.loads(truth.read_text())
+        # The shapes' five categories pass for COCO's first five.
+        content['categories'] = categories
+        truth.with_stem(f'instances_{split}2017').write_text(
+            json.dumps(content)
+        )
+        (folder / f'{split}2017').symlink_to(images)
+
+
+def shrink(
+    cfg: Config, data: Path, work_dir: Path, side: int, images: int
+) -> None:
+    """Make a COCO config train one epoch and predict, in no time, on a CPU.
+
+    Args:
+        cfg (Config): A config for COCO; changed in place.
+        data (Path): What :func:`coco_like` has made.
+        work_dir (Path): Folder of the run.
+        side (int): Width and height of the pictures.
+        images (int): Images per GPU.
+    """
+    _set_everywhere(cfg.model, _FEWER)
+    _drop_pretrained(cfg.model)
+    for name in ('train', 'val', 'test'):
+        loader = cfg[f'{name}_dataloader']
+        loader.num_workers = 0
+        loader.persistent_workers = False
+        loader.dataset.data_root = str(data)
+        _set_everywhere(loader.dataset.pipeline, dict(scale=(side, side)))
+    cfg.train_dataloader.batch_size = images
+    for evaluator in (cfg.val_evaluator, cfg.test_evaluator):
+        name = Path(evaluator.ann_file).name
+        evaluator.ann_file = str(data / 'annotations' / name)
+    cfg.merge_from_dict(
+        {
+            'work_dir': str(work_dir),
+            # Runners of one name would share message hub and logger.
+            'experiment_name': f'small_coco_{next(_COUNT)}',
+            'log_level': 'ERROR',
+            'train_cfg.max_epochs': 1,
+            'train_cfg.val_interval': 1,
+            # Never.
+            'default_hooks.checkpoint.interval': 1000,
+            'default_hooks.checkpoint.save_last': False,
+            'env_cfg.dist_cfg.timeout': 120,
+            'randomness': dict(seed=0),
+        }
+    )
+
+
+def _set_everywhere(node: Any, settings: dict[str, Any]) -> None:
+    if isinstance(node, list | tuple):
+        for item in node:
+            _set_everywhere(item, settings)
+    elif isinstance(node, dict):
+        for key, value in node.items():
+            if key in settings:
+                node[key] = settings[key]
+            else:
+                _set_everywhere(value, settings)
+
+
+def _drop_pretrained(node: Any) -> None:
+    """Weights from elsewhere cannot be loaded in a test."""
+    if isinstance(node, list | tuple):
+        for item in node:
+            _drop_pretrained(item)
+    elif isinstance(node, dict):
+        init = node.get('init_cfg')
+        if init is not None and init['type'] == 'Pretrained':
+            node.init_cfg = None
+        for value in node.values():
+            _drop_pretrained(value)
