@@ -1,6 +1,27 @@
 # Copyright (c) mmdet_megdet contributors. All rights reserved.
+from .atomic_checkpoint import AtomicCheckpointHook
+from .bn_stats_monitor import BNStatsError, BNStatsMonitorHook
+from .data_check import DataCheckHook
 from .epoch_seed import EpochSeedHook
+from .finite_loss import FiniteLossHook
+from .out_of_memory import OutOfMemoryHook
+from .preemption import PreemptionHook
+from .rank_watch import RankWatchHook
+from .same_run import SameRunHook
 from .sync_bn_group import SyncBNGroupHook
 from .total_batch import TotalBatchHook
 
-__all__ = ['EpochSeedHook', 'SyncBNGroupHook', 'TotalBatchHook']
+__all__ = [
+    'AtomicCheckpointHook',
+    'BNStatsError',
+    'BNStatsMonitorHook',
+    'DataCheckHook',
+    'EpochSeedHook',
+    'FiniteLossHook',
+    'OutOfMemoryHook',
+    'PreemptionHook',
+    'RankWatchHook',
+    'SameRunHook',
+    'SyncBNGroupHook',
+    'TotalBatchHook',
+]

@@ -40,7 +40,7 @@ def agreed_facts(runner: Runner, total_batch_size: int) -> dict[str, Any]:
             'images per GPU': images_per_gpu(runner.train_dataloader),
             'iterations per epoch': iterations_per_epoch(runner),
             'total batch': total_batch_size,
-            'BN sizes': _bn_sizes(runner),
+            'BN sizes': model_bn_sizes(runner),
             'accumulative_counts': _configured_counts(runner),
         }
     except ValueError as error:
@@ -97,7 +97,7 @@ def batches_note(loader: DataLoader) -> str | None:
     )
 
 
-def _bn_sizes(runner: Runner) -> list[int | None]:
+def model_bn_sizes(runner: Runner) -> list[int | None]:
     """The different BN sizes of the model's layers, as SyncBNGroupHook says.
 
     Empty where no layer synchronises.

@@ -9,6 +9,7 @@ from .epoch import (
     iterations_per_epoch,
 )
 from .plan import LINEAR_RULE, BatchPlan, PlanError
+from .smaller import plan_with_fewer_images
 from .table import format_table, plan_rows, warmup_text
 
 __all__ = [
@@ -22,6 +23,7 @@ __all__ = [
     'images_per_rank',
     'iterations_per_epoch',
     'plan_rows',
+    'plan_with_fewer_images',
     'ranks_per_group',
     'warmup_text',
 ]

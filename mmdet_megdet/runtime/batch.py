@@ -3,6 +3,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import Any
+
 from torch.utils.data import DataLoader
 
 
@@ -30,3 +33,24 @@ def images_per_gpu(loader: DataLoader) -> int:
             'as AspectRatioBatchSampler.'
         )
     return size
+
+
+def image_names(batch: Any) -> list[str]:
+    """Which images a batch holds, as far as it tells.
+
+    Args:
+        batch (Any): What a dataloader yields: containers, in which mmdet's
+            data samples (or others with ``metainfo``) are looked for.
+
+    Returns:
+        list[str]: Their ids, with the path where that is known too.
+    """
+    metainfo = getattr(batch, 'metainfo', None)
+    if isinstance(metainfo, Mapping) and 'img_id' in metainfo:
+        path = metainfo.get('img_path')
+        return [f'{metainfo["img_id"]}' + (f' ({path})' if path else '')]
+    if isinstance(batch, Mapping):
+        batch = list(batch.values())
+    if not isinstance(batch, list | tuple):
+        return []
+    return [name for part in batch for name in image_names(part)]

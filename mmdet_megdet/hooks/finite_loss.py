@@ -1,0 +1,244 @@
+# Copyright (c) mmdet_megdet contributors. All rights reserved.
+"""A loss that is NaN or infinite: all ranks stop, or all skip the update."""
+
+from __future__ import annotations
+
+import logging
+from functools import partial
+from typing import Any, Literal
+
+import torch.distributed as dist
+from mmengine.dist import all_gather_object
+from mmengine.hooks import EMAHook, Hook
+from mmengine.logging import print_log
+from mmengine.optim import OptimWrapper, OptimWrapperDict
+from mmengine.registry import HOOKS
+from mmengine.runner import IterBasedTrainLoop, Runner
+from torch import Tensor, nn
+
+from ..runtime.batch import image_names
+from ..runtime.config import ConfigError
+from ..runtime.losses import (
+    NonFiniteLossError,
+    describe_not_finite,
+    named_losses,
+    not_finite,
+)
+from ..sync_bn.groups import bn_group
+
+# Under which the message hub, and so every checkpoint, counts.
+_SKIPPED = 'skipped_updates'
+
+
+@HOOKS.register_module()
+class FiniteLossHook(Hook):
+    """On a NaN or infinite loss, stop all ranks; or skip the update on all.
+
+    (mmdet's CheckInvalidLossHook looks every 50 iterations, after the update
+    that has spoilt the weights, and each rank at its own loss alone: one of
+    them ends, and the others wait for it.)
+
+    Contract:
+
+    - Every loss of every rank is looked at in every iteration, between
+      forward and backward, and the ranks agree by an all-reduce of one
+      number. So the weights, the optimizer's state and the gradients never
+      see it.
+    - All ranks say the same: which loss is what, on which rank, in which
+      iteration, with the ids of that rank's images.
+    - ``on_failure='raise'``: all of them raise
+      :class:`~mmdet_megdet.runtime.losses.NonFiniteLossError`.
+    - ``on_failure='skip'``: none of them makes the update to which the
+      iteration belongs. The model's buffers (BatchNorm's running statistics)
+      are put back to what they were before the iteration, and the EMA copy
+      of an ``EMAHook`` stays as it was. Under gradient accumulation the
+      whole update is left out, since one of fewer images would not be the
+      batch that the recipe promises; its other iterations keep their
+      running statistics, and the EMA averages in them as it always does.
+      Weights, gradients, the optimizer's state and GradScaler's scale stay.
+      Iterations and schedulers go on.
+    - Skipped updates are counted over the whole training, resumed parts
+      included, shown in the log as ``skipped_updates``, and limited.
+
+    Gradients are not looked at: those that overflow in mixed precision are
+    GradScaler's business, as before. (What the log shows of the loss is NaN
+    while such an iteration is among those that it averages.)
+
+    Cost: the host waits for the forward's end in each iteration, and an
+    all-reduce of 4 bytes in the group of all ranks that BatchNorm uses; with
+    ``on_failure='skip'`` a copy of the buffers too.
+
+    Args:
+        on_failure (str): 'raise' or 'skip'. Defaults to 'raise'.
+        max_skips (int): How many updates may be skipped before it raises
+            after all. Defaults to 10.
+
+    Raises:
+        ConfigError: Before training, if updates are to be skipped and there
+            are several optimizers.
+
+    Examples:
+        >>> default_hooks = dict(finite_loss=dict(
+        ...     type='FiniteLossHook', on_failure='skip', max_skips=5))
+    """
+
+    def __init__(
+        self,
+        on_failure: Literal['raise', 'skip'] = 'raise',
+        max_skips: int = 10,
+    ) -> None:
+        if on_failure not in ('raise', 'skip'):
+            raise ConfigError(
+                f"FiniteLossHook: on_failure={on_failure!r} is neither 'raise'"
+                " nor 'skip'."
+            )
+        if type(max_skips) is not int or max_skips < 1:
+            raise ConfigError(
+                f'FiniteLossHook: max_skips={max_skips!r} is not a positive '
+                'number of updates.'
+            )
+        self.on_failure = on_failure
+        self.max_skips = max_skips
+        self._handle = None
+
+    def before_train(self, runner: Runner) -> None:
+        """Begin to look; a collective."""
+        self._runner = runner
+        self._device = next(runner.model.parameters()).device
+        self._group = bn_group(None, self._device)
+        # Whether the update under way is not to be made.
+        self._spoilt = False
+        self._handle = runner.model.register_forward_hook(self._check)
+        if self.on_failure == 'skip':
+            self._wrap_updates(runner.optim_wrapper)
+
+    def before_train_iter(
+        self, runner: Runner, batch_idx: int, data_batch: Any = None
+    ) -> None:
+        """Keep what may have to be named, or put back."""
+        self._batch_idx, self._batch = batch_idx, data_batch
+        self._restore_ema()
+        if self.on_failure == 'skip':
+            self._buffers = [b.clone() for b in runner.model.buffers()]
+
+    def after_train_iter(self, runner: Runner, *args, **kwargs) -> None:
+        """Let go of the batch."""
+        self._batch = None
+
+    def after_train(self, runner: Runner) -> None:
+        """End."""
+        self._stop()
+
+    def on_error(self, runner: Runner, error: Exception) -> None:
+        """End."""
+        self._stop()
+
+    def _stop(self) -> None:
+        if self._handle is None:
+            return
+        self._handle.remove()
+        self._handle = None
+        # The classes' own methods come to the fore again.
+        vars(self._runner.optim_wrapper).pop('update_params', None)
+        self._restore_ema()
+
+    def _check(self, model: nn.Module, _: Any, output: Any) -> None:
+        """Between forward and backward; a collective."""
+        if not model.training:
+            return
+        losses = named_losses(output)
+        flag = not_finite(losses, self._device)
+        if self._group is not None:
+            dist.all_reduce(flag, dist.ReduceOp.MAX, self._group)
+        if not flag.item():
+            return
+        text = self._describe(losses)
+        if self.on_failure == 'raise':
+            raise NonFiniteLossError(
+                f'{text} No weight has seen it. If it is these images, look '
+                'at their annotations; if it comes early, at the learning '
+                'rate and the warm-up. '
+                "default_hooks.finite_loss.on_failure='skip' leaves such "
+                'updates out.'
+            )
+        self._skip(text)
+
+    def _describe(self, losses: dict[str, Tensor]) -> str:
+        """What is wrong on which ranks, the same on all; a collective."""
+        own = describe_not_finite(losses), image_names(self._batch)
+        found = [
+            f'{wrong} on rank {rank}, with '
+            + (f'images {", ".join(images)}' if images else 'unnamed images')
+            for rank, (wrong, images) in enumerate(all_gather_object(own))
+            if wrong
+        ]
+        runner = self._runner
+        place = f'iteration {runner.iter + 1}'
+        if not isinstance(runner.train_loop, IterBasedTrainLoop):
+            place += (
+                f' (epoch {runner.epoch + 1}, {self._batch_idx + 1} of '
+                f'{len(runner.train_dataloader)})'
+            )
+        return f'FiniteLossHook: in {place} {"; ".join(found)}.'
+
+    def _skip(self, text: str) -> None:
+        hub = self._runner.message_hub
+        if not self._spoilt:
+            self._spoilt = True
+            skipped = hub.get_info(_SKIPPED, 0) + 1
+            if skipped > self.max_skips:
+                raise NonFiniteLossError(
+                    f'{text} {self.max_skips} updates of this training have '
+                    'been skipped already, which is the limit (max_skips). '
+                    'Look for the cause.'
+                )
+            hub.update_info(_SKIPPED, skipped)
+            hub.update_scalar(f'train/{_SKIPPED}', skipped, resumed=False)
+        buffers = self._runner.model.buffers()
+        for buffer, before in zip(buffers, self._buffers, strict=True):
+            buffer.copy_(before)
+        for ema_model in self._ema_models():
+            ema_model.update_parameters = _leave_out
+        print_log(
+            f'{text} The update is skipped, number '
+            f'{hub.get_info(_SKIPPED)} of at most {self.max_skips}.',
+            logger='current',
+            level=logging.WARNING,
+        )
+
+    def _ema_models(self) -> list[nn.Module]:
+        return [
+            hook.ema_model
+            for hook in self._runner.hooks
+            if isinstance(hook, EMAHook)
+        ]
+
+    def _restore_ema(self) -> None:
+        for ema_model in self._ema_models():
+            vars(ema_model).pop('update_parameters', None)
+
+    def _wrap_updates(self, wrapper: OptimWrapper) -> None:
+        if isinstance(wrapper, OptimWrapperDict):
+            raise ConfigError(
+                "FiniteLossHook: on_failure='skip' works with one optimizer; "
+                f'this model has {len(wrapper)}, and its train_step updates '
+                "each as it likes. Use on_failure='raise'."
+            )
+        wrapper.update_params = partial(
+            self._update, wrapper, wrapper.update_params
+        )
+
+    def _update(self, wrapper: OptimWrapper, update: Any, *args, **kw) -> None:
+        """In the place of the wrapper's ``update_params``."""
+        if not self._spoilt:
+            update(*args, **kw)
+            return
+        # As its backward does.
+        wrapper._inner_count += 1
+        if wrapper.should_update():
+            wrapper.zero_grad()
+            self._spoilt = False
+
+
+def _leave_out(model: nn.Module) -> None:
+    """In the place of an averaged model's ``update_parameters``."""

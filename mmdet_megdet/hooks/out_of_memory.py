@@ -1,0 +1,121 @@
+# Copyright (c) mmdet_megdet contributors. All rights reserved.
+"""Out of memory: with how many images per GPU the same batch would fit."""
+
+from __future__ import annotations
+
+import torch
+from mmengine.hooks import Hook
+from mmengine.optim import OptimWrapperDict
+from mmengine.registry import HOOKS
+from mmengine.runner import Runner
+
+from ..recipe import (
+    BatchPlan,
+    format_table,
+    plan_rows,
+    plan_with_fewer_images,
+)
+from ..runtime.batch import images_per_gpu
+from .batch_facts import model_bn_sizes
+from .total_batch import TotalBatchHook
+
+# Of errors that are no OutOfMemoryError: the CPU's allocator, cuDNN, cuBLAS.
+_PHRASES = (
+    "can't allocate memory",
+    'out of memory',
+    'STATUS_ALLOC_FAILED',
+)
+
+
+@HOOKS.register_module()
+class OutOfMemoryHook(Hook):
+    """When memory runs out, add to the error what would fit.
+
+    Contract: an error in training which says that memory ran out, of a GPU
+    or of the machine, also gives the plan with fewer images per GPU and the
+    same total batch, with the options for it, on the rank where it happened.
+
+    It needs ``train_cfg.type='ResumableTrainLoop'``, which tells hooks of
+    errors.
+
+    Examples:
+        >>> default_hooks = dict(out_of_memory=dict(type='OutOfMemoryHook'))
+    """
+
+    def on_error(self, runner: Runner, error: Exception) -> None:
+        """Extend the error's message."""
+        if is_out_of_memory(error):
+            error.args = (f'{error}\n\n{advice(runner)}',)
+
+
+def is_out_of_memory(error: BaseException) -> bool:
+    """Whether an error says that there was no memory left."""
+    if isinstance(error, torch.OutOfMemoryError | MemoryError):
+        return True
+    return isinstance(error, RuntimeError) and any(
+        phrase in str(error) for phrase in _PHRASES
+    )
+
+
+def advice(runner: Runner) -> str:
+    """What to run instead, in words and as a table.
+
+    Args:
+        runner (Runner): In training.
+    """
+    images = images_per_gpu(runner.train_dataloader)
+    began = (
+        f'Memory ran out with {images} image(s) per GPU on rank {runner.rank}.'
+    )
+    plan = _plan(runner, images)
+    smaller = None if plan is None else plan_with_fewer_images(plan)
+    if smaller is None:
+        return f'{began} {_OTHERWISE}'
+    options = f'--images-per-gpu {smaller.images_per_gpu}'
+    if smaller.bn_size != plan.bn_size:
+        options += ' --bn-size none'
+    if not any(isinstance(h, TotalBatchHook) for h in runner.hooks):
+        options += (
+            ' --cfg-options optim_wrapper.accumulative_counts='
+            f'{smaller.accumulation}'
+        )
+    rows = [plan_rows(plan), plan_rows(smaller)]
+    synchronised = bool(model_bn_sizes(runner))
+    if not synchronised:
+        rows = [
+            {k: v for k, v in row.items() if not k.startswith('BN')}
+            for row in rows
+        ]
+    text = (
+        f'{began} With {smaller.images_per_gpu} the batch of '
+        f'{plan.total_batch_size} images stays as it is, and so does the '
+        f'learning rate: tools/train.py CONFIG {options}\n'
+        f'{format_table(rows)}'
+    )
+    if (
+        synchronised
+        and smaller.images_per_bn_group != plan.images_per_bn_group
+    ):
+        text += (
+            f'\nBatchNorm would take its statistics over '
+            f'{smaller.images_per_bn_group} images instead of '
+            f'{plan.images_per_bn_group}. To keep them: {_OTHERWISE}'
+        )
+    return text
+
+
+_OTHERWISE = (
+    'Less memory for the same images: --amp, with_cp=True in the backbone, '
+    'smaller pictures; or more GPUs.'
+)
+
+
+def _plan(runner: Runner, images: int) -> BatchPlan | None:
+    wrapper = runner.optim_wrapper
+    if isinstance(wrapper, OptimWrapperDict):
+        return None
+    total = runner.world_size * images * wrapper._accumulative_counts
+    sizes = model_bn_sizes(runner)
+    # Of several the largest, which is the hardest to keep.
+    size = max(sizes) if sizes and None not in sizes else None
+    return BatchPlan(runner.world_size, images, total, size)

@@ -1,0 +1,134 @@
+# Copyright (c) mmdet_megdet contributors. All rights reserved.
+"""Loading a picture: whole, or an error that says which one."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from mmengine.dataset import Compose
+from PIL import Image
+
+# How files of these formats begin and end.
+_JPEG = b'\xff\xd8', b'\xff\xd9'
+_PNG = b'\x89PNG', b'IEND\xaeB`\x82'
+
+
+class DataError(RuntimeError):
+    """A picture or an annotation with which training cannot go on.
+
+    torch hands on what a data worker raises with the worker's whole traceback
+    as the message. There the message itself comes first here, and the
+    traceback after it.
+    """
+
+    def __init__(self, text: str) -> None:
+        _, raised, message = text.rpartition(f'{type(self).__name__}: ')
+        if raised and text.startswith('Caught '):
+            text = f'{message.strip()}\n\n{text}'
+        super().__init__(text)
+
+
+class CheckedPipeline(Compose):
+    """A pipeline whose errors say which picture they come from.
+
+    OpenCV makes a grey rest of what is missing at a JPEG's end, and training
+    would go on with that; here it is an error.
+
+    Args:
+        pipeline (Compose): The pipeline; the same transforms are used.
+    """
+
+    def __init__(self, pipeline: Compose) -> None:
+        self.transforms = pipeline.transforms
+
+    def __call__(self, data: dict) -> dict | None:
+        """Load and transform; see :class:`Compose`.
+
+        Raises:
+            DataError: If that fails, or the picture's file is cut off.
+        """
+        path, number = data.get('img_path'), data.get('img_id')
+        try:
+            if isinstance(path, str | Path) and is_cut_off(path):
+                size = Path(path).stat().st_size
+                raise EOFError(f'the file is cut off, after {size} bytes')
+            return super().__call__(data)
+        except FileNotFoundError as error:
+            raise DataError(
+                f'image {number}: there is no file {error.filename or path}'
+                f'.{_REMEDY}'
+            ) from error
+        except Exception as error:
+            raise DataError(
+                f'image {number} ({path}): {type(error).__name__}: {error}'
+                f'.{_REMEDY}'
+            ) from error
+
+
+_REMEDY = (
+    ' Mend it, or remove it from the annotation file. tools/doctor.py CONFIG '
+    '--decode finds all such pictures.'
+)
+
+
+def is_cut_off(path: str | Path) -> bool:
+    """Whether a JPEG or PNG file on a disk ends too early.
+
+    Two short reads, if the file ends as the format says; only otherwise is
+    it decoded. (Some have more behind their end.)
+
+    Args:
+        path (str or Path): The picture. Of what is no local file, and of
+            other formats, nothing is said.
+
+    Returns:
+        bool: True only if it cannot be decoded to its end.
+    """
+    path = Path(path)
+    if not path.is_file():
+        return False
+    with path.open('rb') as file:
+        first = file.read(4)
+        file.seek(max(0, path.stat().st_size - 8))
+        last = file.read()
+    for begin, end in (_JPEG, _PNG):
+        if first.startswith(begin) and not last.endswith(end):
+            return not _decodes(path)
+    return False
+
+
+def _decodes(path: Path) -> bool:
+    try:
+        with Image.open(path) as picture:
+            picture.load()
+    except Exception:
+        return False
+    return True
+
+
+def check_loading(dataset: Any) -> None:
+    """Makes a data set, or those in a wrapper, load by CheckedPipeline.
+
+    To be called before workers start; twice does no harm.
+
+    Args:
+        dataset (Dataset): As built from a config.
+    """
+    for one in innermost(dataset):
+        pipeline = getattr(one, 'pipeline', None)
+        if type(pipeline) is Compose:
+            one.pipeline = CheckedPipeline(pipeline)
+
+
+def innermost(dataset: Any) -> Iterator[Any]:
+    """The data sets inside wrappers such as RepeatDataset."""
+    # mmdet's MultiImageMixDataset calls it _dataset.
+    for name in ('datasets', 'dataset', '_dataset'):
+        inner = getattr(dataset, name, None)
+        if inner is not None:
+            for part in inner if isinstance(inner, list | tuple) else [inner]:
+                yield from innermost(part)
+            return
+    yield dataset

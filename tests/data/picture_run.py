@@ -1,0 +1,110 @@
+# Copyright (c) mmdet_megdet contributors. All rights reserved.
+"""Trains on pictures in files, in this process, and notes what changes."""
+
+from __future__ import annotations
+
+import itertools
+from pathlib import Path
+
+import mmdet.datasets  # noqa: F401  slow: once, ahead of ranks that fork
+import torch
+from mmengine.config import Config
+from mmengine.hooks import EMAHook, Hook
+from mmengine.registry import HOOKS
+from mmengine.runner import Runner
+
+from mmdet_megdet.runtime import adapt_config
+from tests.tools.command import ROOT
+
+CONFIG = ROOT / 'tests' / 'data' / 'pictures_config.py'
+_COUNT = itertools.count()
+
+State = dict[str, torch.Tensor]
+
+
+@HOOKS.register_module(force=True)
+class StateRecorder(Hook):
+    """Notes everything that training changes, before it and each iteration.
+
+    Attributes:
+        states (list[dict[str, State]]): Copies of weights, buffers, EMA copy
+            and optimizer's momenta; ``states[i]`` is what iteration i finds.
+    """
+
+    priority = 'LOWEST'
+
+    def before_train(self, runner):
+        self.states = [self._state(runner)]
+
+    def after_train_iter(self, runner, *args, **kwargs):
+        self.states.append(self._state(runner))
+
+    def _state(self, runner) -> dict[str, State]:
+        model = getattr(runner.model, 'module', runner.model)
+        momenta = runner.optim_wrapper.optimizer.state
+        named = dict(model.named_parameters())
+        found = dict(
+            weights=named,
+            buffers=dict(model.named_buffers()),
+            momenta={
+                name: momenta[p]['momentum_buffer']
+                for name, p in named.items()
+                if p in momenta
+            },
+            gradients={
+                name: p.grad for name, p in named.items() if p.grad is not None
+            },
+        )
+        for hook in runner.hooks:
+            if isinstance(hook, EMAHook):
+                found['ema'] = hook.ema_model.state_dict()
+        return {
+            part: {name: v.detach().clone() for name, v in state.items()}
+            for part, state in found.items()
+        }
+
+
+def pictures_config(data: Path, work_dir: Path, **settings) -> Config:
+    """The config, for this process, with a StateRecorder.
+
+    Args:
+        data (Path): Folder of the pictures.
+        work_dir (Path): Folder of the run.
+        **settings: Overrides, with ``__`` for the dots.
+    """
+    cfg = Config.fromfile(CONFIG)
+    cfg.merge_from_dict(
+        {
+            'work_dir': str(work_dir),
+            # Runners of one name would share message hub and logger.
+            'experiment_name': f'pictures_{next(_COUNT)}',
+            'train_dataloader.num_workers': 0,
+            'train_dataloader.dataset.data_root': f'{data}/',
+            'default_hooks.recorder': dict(type='StateRecorder'),
+            **{k.replace('__', '.'): v for k, v in settings.items()},
+        }
+    )
+    return cfg
+
+
+def train_on_pictures(
+    cfg: Config,
+) -> tuple[Runner, list[dict[str, State]]]:
+    """Trains; returns the runner and the recorded states."""
+    runner = Runner.from_cfg(adapt_config(cfg))
+    runner.train()
+    (recorder,) = [h for h in runner.hooks if isinstance(h, StateRecorder)]
+    return runner, recorder.states
+
+
+def changed(before: dict[str, State], after: dict[str, State]) -> set[str]:
+    """The parts in which a bit differs, of two recorded states."""
+    return {
+        part
+        for part in after
+        if before[part].keys() != after[part].keys()
+        or any(
+            not torch.equal(before[part][name], value)
+            for name, value in after[part].items()
+        )
+    }

@@ -1,0 +1,148 @@
+# Copyright (c) mmdet_megdet contributors. All rights reserved.
+"""Pictures in files, and a model of a few weights that fails to order."""
+
+from __future__ import annotations
+
+import json
+import time
+from pathlib import Path
+
+import cv2
+import numpy as np
+import torch
+from mmengine.dist import get_rank
+from mmengine.model import BaseModel
+from mmengine.registry import MODELS, TRANSFORMS
+from torch import nn
+
+from mmdet_megdet.sync_bn import MegDetSyncBN
+
+COUNT = 16
+WIDTH, HEIGHT = 48, 32
+
+
+def write_pictures(folder: Path) -> dict:
+    """Write JPEG files and annotations in COCO's format.
+
+    Picture i has the id i and is ``images/i.jpg``; its one box has the id
+    100 + i and is of category 1 or 2, 'box' or 'disc'.
+
+    Returns:
+        dict: What is in ``annotations.json``.
+    """
+    (folder / 'images').mkdir(parents=True)
+    generator = np.random.default_rng(0)
+    content = dict(
+        images=[],
+        annotations=[],
+        categories=[dict(id=1, name='box'), dict(id=2, name='disc')],
+    )
+    for i in range(COUNT):
+        picture = generator.integers(0, 256, (HEIGHT, WIDTH, 3), np.uint8)
+        assert cv2.imwrite(str(folder / 'images' / f'{i}.jpg'), picture)
+        content['images'].append(
+            dict(id=i, file_name=f'{i}.jpg', width=WIDTH, height=HEIGHT)
+        )
+        content['annotations'].append(
+            dict(
+                id=100 + i,
+                image_id=i,
+                category_id=1 + i % 2,
+                bbox=[i, 4, 10, 8],
+                area=80,
+                iscrowd=0,
+            )
+        )
+    (folder / 'annotations.json').write_text(json.dumps(content))
+    return content
+
+
+def note_time(path: str) -> None:
+    """Write the time of a fault, once."""
+    if path and not Path(path).exists():
+        Path(path).write_text(repr(time.time()))
+
+
+@TRANSFORMS.register_module()
+class NoteStart:
+    """Notes when the loading of a picture begins.
+
+    Args:
+        file (str): Name of the picture.
+        note (str): File for the time.
+    """
+
+    def __init__(self, file: str, note: str) -> None:
+        self.file = file
+        self.note = note
+
+    def __call__(self, results: dict) -> dict:
+        if self.file and results['img_path'].endswith(self.file):
+            note_time(self.note)
+        return results
+
+
+@MODELS.register_module()
+class TinyDetector(BaseModel):
+    """Convolution, MegDetSyncBN, linear head; guesses a picture's box.
+
+    Args:
+        bn_size (int, optional): Images of the norm layer's statistics.
+            Defaults to None: those of all ranks.
+        fault (str, optional): 'pixel' (one is NaN), 'loss' (infinite) or
+            'memory' (an error of CUDA's allocator). Defaults to None.
+        fault_rank (int): The rank that has it. Defaults to 0.
+        fault_iterations (tuple[int]): Training iterations, from 0, that have
+            it. Defaults to (0,).
+        note (str): File for the time of the first one. Defaults to '': none.
+    """
+
+    def __init__(
+        self,
+        bn_size: int | None = None,
+        fault: str | None = None,
+        fault_rank: int = 0,
+        fault_iterations: tuple[int, ...] = (0,),
+        note: str = '',
+        data_preprocessor: dict | None = None,
+    ) -> None:
+        super().__init__(data_preprocessor)
+        self.conv = nn.Conv2d(3, 4, 3, stride=2)
+        self.norm = MegDetSyncBN(4, bn_size=bn_size)
+        self.head = nn.Linear(4, 4)
+        self.fault = fault
+        self.fault_rank = fault_rank
+        self.fault_iterations = fault_iterations
+        self.note = note
+        self.iterations = 0
+
+    def forward(
+        self, inputs: list, data_samples: list, mode: str = 'tensor'
+    ) -> dict:
+        assert mode == 'loss'
+        fault = None
+        if (
+            self.iterations in self.fault_iterations
+            and get_rank() == self.fault_rank
+        ):
+            fault = self.fault
+            note_time(self.note)
+        self.iterations += 1
+        if fault == 'memory':
+            raise torch.OutOfMemoryError(
+                'CUDA out of memory. Tried to allocate 2.00 GiB.'
+            )
+        pictures = torch.stack(inputs).float() / 255
+        if fault == 'pixel':
+            pictures[0, 0, 0, 0] = float('nan')
+        features = self.norm(self.conv(pictures)).relu().mean((2, 3))
+        boxes = [s.gt_instances.bboxes.tensor[0] for s in data_samples]
+        error = (self.head(features) - torch.stack(boxes) / WIDTH) ** 2
+        losses = dict(
+            loss_corner=[error[:, 0].mean(), error[:, 1].mean()],
+            loss_size=error[:, 2:].mean(),
+            error=torch.full((), float('nan')),  # no loss: not looked at
+        )
+        if fault == 'loss':
+            losses['loss_corner'][1] = losses['loss_corner'][1] / 0
+        return losses

@@ -1,0 +1,215 @@
+# Copyright (c) mmdet_megdet contributors. All rights reserved.
+"""Losses, pictures, annotations, memory and ranks that are not right."""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from itertools import pairwise
+from pathlib import Path
+
+import pytest
+
+from tests.data.picture_run import (
+    changed,
+    pictures_config,
+    train_on_pictures,
+)
+from tests.data.picture_task import HEIGHT, WIDTH, write_pictures
+from tests.data.tiny_run import log_of
+from tests.distributed import faults
+from tests.distributed.faults import Outcome, Run, record
+from tests.distributed.ranks import run_ranks
+
+CONFIG = faults.CONFIG.with_name('pictures_config.py')
+
+
+@pytest.fixture
+def pictures(tmp_path):
+    """A folder of sound pictures."""
+    folder = tmp_path / 'data'
+    write_pictures(folder)
+    return folder
+
+
+@pytest.fixture
+def train(tmp_path, pictures, monkeypatch):
+    """Trains on the pictures, on two ranks under torchrun by default."""
+    monkeypatch.setattr(faults, 'CONFIG', CONFIG)
+
+    def run(fault: str, torchrun: bool = True, **settings) -> Outcome:
+        note = tmp_path / 'run' / 'struck'
+        root = 'train_dataloader__dataset__data_root'
+        settings = {root: f'{pictures}/', 'model__note': note} | settings
+        started = time.time()
+        outcome = Run(tmp_path / 'run', torchrun=torchrun, **settings).finish(
+            None if fault_is_later(settings) else started
+        )
+        record(fault, outcome)
+        return outcome
+
+    def fault_is_later(settings: dict) -> bool:
+        return bool(
+            settings.get('model__fault')
+            or settings.get('train_dataloader__dataset__pipeline__0__file')
+        )
+
+    return run
+
+
+def strike_at(file: str, folder: Path) -> dict[str, object]:
+    """Notes the time at which a picture's loading begins."""
+    step = 'train_dataloader__dataset__pipeline__0'
+    return {f'{step}__file': file, f'{step}__note': folder / 'run' / 'struck'}
+
+
+def test_nan_on_one_rank_stops_all(train):
+    """The batches are 0 2, 4 6, ... on rank 0 and 1 3, 5 7, ... on rank 1."""
+    outcome = train(
+        'NaN in a pixel of rank 1',
+        torchrun=False,
+        model__fault='pixel',
+        model__fault_rank=1,
+        model__fault_iterations='2,',
+    )
+    assert outcome.statuses == [1, 1]
+    for log in outcome.logs:
+        assert 'in iteration 3 (epoch 1, 3 of 4) ' in log
+        # Through the synchronised statistics it is in the losses of both.
+        assert 'loss_corner[0] is nan' in log
+        assert 'loss_size is nan' in log
+        assert 'on rank 1, with images 9 (' in log
+        assert '/images/9.jpg), 11 (' in log
+        assert 'Traceback' not in log
+    assert outcome.seconds < 5
+
+
+def _train_and_skip(rank: int, world_size: int, data: Path, work_dir: Path):
+    os.environ['LOCAL_RANK'] = str(rank)  # the Runner's
+    cfg = pictures_config(
+        data,
+        work_dir,
+        launcher='pytorch',
+        optim_wrapper__accumulative_counts=1,
+        default_hooks__finite_loss__on_failure='skip',
+        # Nothing else brings it to the other rank.
+        model__fault='loss',
+        model__fault_rank=1,
+        model__fault_iterations=(1,),
+        custom_hooks=[dict(type='EMAHook')],
+    )
+    _, states = train_on_pictures(cfg)
+    return [changed(*pair) for pair in pairwise(states)], states[-1]
+
+
+def test_infinity_on_one_rank_skipped_by_all(pictures, tmp_path):
+    results = run_ranks(_train_and_skip, 2, pictures, tmp_path / 'run')
+    everything = {'weights', 'buffers', 'momenta', 'ema'}
+    for steps, _ in results:
+        assert steps == [everything, set(), everything, everything]
+    assert changed(results[0][1], results[1][1]) == set()
+    log = log_of(tmp_path / 'run')
+    assert 'loss_corner[1] is inf on rank 1, with images 5 (' in log
+    assert 'The update is skipped, number 1 of at most 10.' in log
+
+
+def test_picture_cut_off(train, pictures, tmp_path):
+    """OpenCV alone would fill it up; torchrun ends the rank that waits."""
+    path = pictures / 'images' / '13.jpg'
+    whole = path.read_bytes()
+    path.write_bytes(whole[: len(whole) // 2])
+    outcome = train(
+        'a JPEG cut off, torchrun', **strike_at('13.jpg', tmp_path)
+    )
+    assert outcome.statuses == [1]
+    (log,) = outcome.logs
+    assert (
+        f'error: image 13 ({path}): EOFError: the file is cut off, after '
+        f'{len(whole) // 2} bytes'
+    ) in log
+    assert 'rank 1 of 2 fails in epoch 1, iteration' in log
+    assert 'DataError: image 13 (' in log
+    assert 'rank 0 of 2 fails' not in log or 'rank 1: failed in' in log
+
+
+def test_picture_missing(train, pictures, tmp_path):
+    path = pictures / 'images' / '6.jpg'
+    path.unlink()
+    outcome = train(
+        'a picture missing, torchrun', **strike_at('6.jpg', tmp_path)
+    )
+    assert outcome.statuses == [1]
+    (log,) = outcome.logs
+    assert f'error: image 6: there is no file {path}.' in log
+    assert 'rank 0 of 2 fails in epoch 1, iteration' in log
+
+
+def test_annotations_that_would_be_left_out(train, pictures):
+    path = pictures / 'annotations.json'
+    content = json.loads(path.read_text())
+    content['categories'].append(dict(id=7, name='cone'))
+    content['annotations'][3]['category_id'] = 7
+    content['annotations'][5]['bbox'] = [WIDTH + 1, 4, 10, 8]
+    content['annotations'][8]['bbox'] = [4, HEIGHT - 4, 10, 8]
+    path.write_text(json.dumps(content))
+    outcome = train('annotations of another category and outside', False)
+    assert outcome.statuses == [1, 1]
+    for log in outcome.logs:
+        assert (
+            f"error: {path}: 1 annotation(s) are of the category 'cone', "
+            'which the config has not: id 103 (image 3, 3.jpg).'
+        ) in log
+        assert (
+            f'{path}: 1 annotation(s) have a box that lies outside the '
+            'picture: id 105 (image 5, 5.jpg).'
+        ) in log
+        # mmdet does use that one.
+        assert 'id 108' not in log
+
+
+def test_annotation_file_empty(train, pictures):
+    path = pictures / 'annotations.json'
+    path.write_text('')
+    outcome = train('annotation file empty', False)
+    assert outcome.statuses == [1, 1]
+    for log in outcome.logs:
+        assert f'the annotation file {path} is empty (0 bytes)' in log
+        assert 'Traceback' not in log
+
+
+def test_out_of_memory(train):
+    """Two ranks, two images each, two iterations an update."""
+    outcome = train(
+        'out of memory on rank 1, torchrun',
+        model__fault='memory',
+        model__fault_rank=1,
+        model__fault_iterations='1,',
+    )
+    assert outcome.statuses == [1]
+    (log,) = outcome.logs
+    assert 'CUDA out of memory. Tried to allocate 2.00 GiB.' in log
+    assert 'Memory ran out with 2 image(s) per GPU on rank 1. With 1 ' in log
+    assert 'the batch of 8 images stays' in log
+    assert (
+        '--images-per-gpu 1 --cfg-options optim_wrapper.accumulative_counts=4'
+    ) in log
+    rows = [line.split() for line in log.splitlines()]
+    assert ['images', 'per', 'GPU', '2', '1'] in rows
+    assert ['total', 'batch', '8', 'images', '8', 'images'] in rows
+
+
+def test_ranks_that_differ_are_refused(train, tmp_path, monkeypatch):
+    """Rank 1 has another mmdet, and another learning rate by a variable."""
+    monkeypatch.setenv('UNEQUAL', '1')
+    outcome = train('ranks with another version and config', False)
+    assert outcome.statuses == [1, 1]
+    for log in outcome.logs:
+        assert 'error: the ranks do not run the same: ' in log
+        assert 'mmdet is 3.2.0 on rank 1 and 3.3.0 on rank 0' in log
+        assert (
+            'optim_wrapper.optimizer.lr is 0.3 on rank 1 and 0.05 on rank 0'
+        ) in log
+        assert 'Traceback' not in log
+    # Ahead of the model.
+    assert not list((tmp_path / 'run').glob('*/*.log'))

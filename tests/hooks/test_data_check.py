@@ -1,0 +1,82 @@
+# Copyright (c) mmdet_megdet contributors. All rights reserved.
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from mmdet_megdet.hooks import DataCheckHook
+from mmdet_megdet.runtime import ConfigError, DataError
+from tests.data.picture_run import pictures_config, train_on_pictures
+from tests.data.picture_task import write_pictures
+from tests.data.tiny_run import log_of
+
+
+@pytest.fixture
+def path(tmp_path):
+    """A file with a category of which the config does not know."""
+    folder = tmp_path / 'data'
+    content = write_pictures(folder)
+    content['categories'].append(dict(id=7, name='cone'))
+    content['annotations'][3]['category_id'] = 7
+    content['annotations'][4]['bbox'] = [4, -3, 10, 8]
+    path = folder / 'annotations.json'
+    path.write_text(json.dumps(content))
+    return path
+
+
+@pytest.fixture
+def train(path, tmp_path):
+    def run(**settings):
+        cfg = pictures_config(path.parent, tmp_path / 'run', **settings)
+        return train_on_pictures(cfg)
+
+    return run
+
+
+def test_raises_by_default(train, path):
+    with pytest.raises(DataError, match="'cone', which the config has not"):
+        train()
+
+
+def test_left_out_on_purpose(train, path, tmp_path):
+    """The box that reaches over the edge is told, and so is the category."""
+    # Of four iterations' two images one is without a box: the tiny model
+    # cannot have that.
+    content = json.loads(path.read_text())
+    content['annotations'].append(
+        dict(content['annotations'][3], id=200, category_id=1)
+    )
+    path.write_text(json.dumps(content))
+    train(default_hooks__data_check__annotations='warn')
+    log = log_of(tmp_path / 'run')
+    assert f'WARNING - DataCheckHook: {path}: 1 annotation(s) are of' in log
+    assert 'reaches over the edge of the picture: id 104 (image 4, ' in log
+
+
+def test_single_class_by_its_name(train, monkeypatch):
+    """As mmengine allows it, not in a tuple."""
+    asked = []
+    monkeypatch.setattr(
+        'mmdet_megdet.hooks.data_check.find_problems',
+        lambda path, classes: asked.append(classes) or [],
+    )
+    with pytest.raises(IndexError):  # the tiny model needs a box
+        train(train_dataloader__dataset__metainfo__classes='box')
+    assert asked == [('box',)]
+
+
+def test_off_reads_no_annotations_but_pictures(train, path, monkeypatch):
+    monkeypatch.setattr(
+        'mmdet_megdet.hooks.data_check.find_problems',
+        lambda *_: pytest.fail('reads'),
+    )
+    picture = path.parent / 'images' / '0.jpg'
+    picture.write_bytes(picture.read_bytes()[:-300])
+    with pytest.raises(DataError, match=r'image 0 \(.*cut off'):
+        train(default_hooks__data_check__annotations='off')
+
+
+def test_wrong_option_is_refused():
+    with pytest.raises(ConfigError, match="annotations='no' is not"):
+        DataCheckHook(annotations='no')
