@@ -123,7 +123,7 @@ default_hooks = dict(
     logger=dict(interval=10),
     bn_stats=dict(interval=20),
     checkpoint=dict(interval=2, max_keep_ckpts=2),
-    # With --show-dir: every 16th validation picture.
+    # Where validation draws, every 16th picture. (Testing draws all.)
     visualization=dict(interval=16),
 )
 randomness = dict(seed=0)

@@ -117,6 +117,9 @@ ELSEWHERE = {
     r'python tools/analysis/plot_log\.py \S+': (
         'tools/test_plot_log.py::test_command_writes_a_picture'
     ),
+    r'python tools/analysis/plot_bn_stats\.py \S+': (
+        'tools/test_plot_bn_stats.py::test_hook_writes_what_is_read'
+    ),
     r'python tools/analysis/plot_schedule\.py CONFIG --gpus 8': (
         'tools/test_plot_schedule.py::test_every_update_of_the_recipe'
     ),
@@ -126,10 +129,16 @@ ELSEWHERE = {
     r'python tools/benchmark/bench_train_step\.py --out \S+': (
         'tools/test_bench_sync_bn.py::test_training_step'
     ),
-    r'python tools/doctor\.py( CONFIG --gpus 8)?': (
+    r'python tools/benchmark/bench_monitor\.py --out \S+': (
+        'tools/test_bench_monitor.py::test_bench_monitor'
+    ),
+    r'python tools/benchmark/soak\.py --minutes 10 --faults 20 --out \S+': (
+        'tools/test_soak.py::test_a_kill_leaves_no_difference'
+    ),
+    r'python tools/doctor\.py( \S+)*': (
         'tools/test_doctor.py::test_a_healthy_machine'
     ),
-    r'tools/dist_doctor\.sh [28]( CONFIG)?': (
+    r'tools/dist_doctor\.sh [28]( \S+)?': (
         'distributed/test_dist_doctor.py::test_healthy_ranks'
     ),
     r'torchrun --standalone --nproc-per-node 2 loop\.py': (

@@ -1,0 +1,91 @@
+# Copyright (c) mmdet_megdet contributors. All rights reserved.
+"""`docs/monitor.md` has every finding, option, field and number."""
+
+from __future__ import annotations
+
+import ast
+import inspect
+import re
+
+from mmdet_megdet.hooks import BNStatsMonitorHook
+from mmdet_megdet.monitor import Finding
+from tests.data.bn_records import record
+from tests.tools.command import ROOT
+
+PAGE = (ROOT / 'docs' / 'monitor.md').read_text()
+
+
+def table(heading: str) -> list[list[str]]:
+    """Cells of the table below a row of headings that begins so."""
+    rows = PAGE.partition(f'\n| {heading} |')[2].split('\n\n')[0]
+    # A | in code does not part cells.
+    return [
+        [cell.strip() for cell in row.strip('|').split(' | ')]
+        for row in rows.splitlines()[2:]
+    ]
+
+
+def names(cells: list[str]) -> set[str]:
+    return {name for cell in cells for name in re.findall('`(.+?)`', cell)}
+
+
+def checks_and_levels() -> dict[str, set[str]]:
+    """What the verdicts' sources construct."""
+    found: dict[str, set[str]] = {}
+    levels = {'error', 'warning', 'info'}
+    makers = ('Finding', '_findings')
+    for path in (ROOT / 'mmdet_megdet' / 'monitor').glob('*.py'):
+        for function in ast.walk(ast.parse(path.read_text())):
+            if not isinstance(function, ast.FunctionDef):
+                continue
+            texts = {
+                node.value
+                for node in ast.walk(function)
+                if isinstance(node, ast.Constant)
+            }
+            for call in ast.walk(function):
+                if (
+                    isinstance(call, ast.Call)
+                    and getattr(call.func, 'id', '') in makers
+                    and isinstance(call.args[0], ast.Constant)
+                ):
+                    # `_findings` makes errors.
+                    own = texts & levels or {'error'}
+                    found.setdefault(call.args[0].value, set()).update(own)
+    return found
+
+
+def test_every_finding():
+    rows = [row for row in table('finding') if row[0]]
+    told = {
+        row[0].split('`')[1]: set(re.findall('error|warning|info', row[0]))
+        for row in rows
+    }
+    made = checks_and_levels()
+    assert len(made) > 10
+    assert told.keys() == made.keys()
+    for check, levels in told.items():
+        # A function that makes two findings may have one's levels beside.
+        assert levels <= made[check], check
+
+
+def test_options_and_their_defaults():
+    told = {row[0].strip('`'): row[1].strip('`') for row in table('option')}
+    parameters = inspect.signature(BNStatsMonitorHook.__init__).parameters
+    assert {name: ast.literal_eval(text) for name, text in told.items()} == {
+        name: p.default for name, p in parameters.items() if name != 'self'
+    }
+
+
+def test_every_field():
+    content = record(100)
+    # What a later version might write.
+    del content['something_new']
+    told = names([row[0] for row in table('field')])
+    assert told == content.keys()
+    told = names([row[0] for row in table('field of a layer')])
+    assert told == content['layers'][0].keys()
+    (plan,) = [row for row in table('field') if row[0] == '`plan`']
+    assert content['plan'].keys() <= names(plan[1:])
+    (findings,) = [row for row in table('field') if row[0] == '`findings`']
+    assert names(findings[1:]) == set(Finding._fields)
