@@ -75,6 +75,7 @@ setup(
             'onnxruntime',
             'onnxscript',
             'pre-commit',
+            'psutil',
             'pytest',
             'ruff',
             'tensorboard',

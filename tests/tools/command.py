@@ -6,7 +6,10 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from contextlib import suppress
 from pathlib import Path
+
+import psutil
 
 ROOT = Path(__file__).resolve().parents[2]
 TOOLS = ROOT / 'tools'
@@ -31,16 +34,28 @@ def run(
     command = [str(word) for word in command]
     if command[0].endswith('.py'):
         command.insert(0, sys.executable)
-    return subprocess.run(
+    with subprocess.Popen(
         command,
         cwd=cwd,
         env=environment(**variables),
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
-        timeout=120,
-        check=False,
-    )
+    ) as process:
+        try:
+            output, _ = process.communicate(timeout=120)
+        except subprocess.TimeoutExpired:
+            _kill_tree(process.pid)
+            raise
+    return subprocess.CompletedProcess(command, process.returncode, output)
+
+
+def _kill_tree(pid: int) -> None:
+    # torchrun starts its ranks in sessions of their own.
+    process = psutil.Process(pid)
+    for one in [*process.children(recursive=True), process]:
+        with suppress(psutil.NoSuchProcess):
+            one.kill()
 
 
 def environment(**variables: str) -> dict[str, str]:
