@@ -1,0 +1,198 @@
+# Copyright (c) mmdet_megdet contributors. All rights reserved.
+"""A Slurm cluster of this one machine, with two CPUs, for root."""
+
+from __future__ import annotations
+
+import os
+import secrets
+import shutil
+import socket
+import subprocess
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+
+DAEMONS = ('munged', 'slurmctld', 'slurmd')
+CLIENTS = ('srun', 'sinfo', 'scancel', 'squeue', 'scontrol')
+_PATH = os.pathsep.join([os.environ.get('PATH', ''), '/usr/sbin', '/sbin'])
+
+# As small as it gets: nothing of systemd, cgroups or a database. The machine's
+# own cores do not matter (config_overrides).
+CONF = """
+ClusterName=tests
+SlurmctldHost={host}(127.0.0.1)
+SlurmctldPort={ports[0]}
+SlurmdPort={ports[1]}
+SlurmUser=root
+SlurmdUser=root
+AuthType=auth/munge
+AuthInfo=socket={folder}/munge/socket
+StateSaveLocation={folder}/state
+SlurmdSpoolDir={folder}/spool
+SlurmctldPidFile={folder}/slurmctld.pid
+SlurmdPidFile={folder}/slurmd.pid
+SlurmctldLogFile={folder}/slurmctld.log
+SlurmdLogFile={folder}/slurmd.log
+SlurmdParameters=config_overrides
+ProctrackType=proctrack/linuxproc
+TaskPlugin=task/none
+SelectType=select/cons_tres
+SelectTypeParameters=CR_Core
+MpiDefault=none
+ReturnToService=2
+NodeName=localhost NodeHostname={host} NodeAddr=127.0.0.1 CPUs=2
+PartitionName=cpus Nodes=localhost Default=YES State=UP
+"""
+
+
+def missing() -> str:
+    """What a cluster lacks here; empty if nothing."""
+    if os.geteuid() != 0:
+        return "Slurm's daemons need root here"
+    lacking = [
+        name
+        for name in (*DAEMONS, *CLIENTS)
+        if shutil.which(name, path=_PATH) is None
+    ]
+    if lacking:
+        return f'{", ".join(lacking)} missing: apt-get install slurm-wlm munge'
+    return ''
+
+
+@contextmanager
+def running_cluster() -> Iterator[dict[str, str]]:
+    """A cluster with a partition 'cpus', until the context is left.
+
+    It has a folder, ports and a munge daemon of its own, so that it does not
+    meet another one on the machine.
+
+    Yields:
+        dict[str, str]: What its clients need in their environment.
+    """
+    with ExitStack() as stack:
+        # Of a short name, since it holds a socket, and open to munge.
+        folder = Path(tempfile.mkdtemp(prefix='slurm-'))
+        stack.callback(shutil.rmtree, folder, ignore_errors=True)
+        folder.chmod(0o755)
+        conf = folder / 'slurm.conf'
+        conf.write_text(
+            CONF.format(
+                folder=folder, host=socket.gethostname(), ports=_free_ports()
+            )
+        )
+        for name in ('state', 'spool'):
+            (folder / name).mkdir()
+        variables = dict(SLURM_CONF=str(conf), PATH=_PATH)
+        _start_munge(stack, folder / 'munge')
+        for command in (
+            ['slurmctld', '-D'],
+            ['slurmd', '-D', '-N', 'localhost'],
+        ):
+            _start(stack, command, folder, variables)
+        _wait_until_idle(folder, variables)
+        stack.callback(_end_jobs, variables)
+        yield variables
+
+
+def client(variables: dict[str, str], *command: str) -> str:
+    """Runs one of Slurm's clients; returns what it prints."""
+    done = subprocess.run(
+        command,
+        env=os.environ | variables,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        timeout=30,
+    )
+    return done.stdout
+
+
+def _start_munge(stack: ExitStack, folder: Path) -> None:
+    """munged, as its own user, who owns its folder and key."""
+    folder.mkdir(mode=0o711)
+    key = folder / 'key'
+    key.write_bytes(secrets.token_bytes(1024))
+    key.chmod(0o400)
+    for path in (folder, key):
+        shutil.chown(path, 'munge', 'munge')
+    command = [
+        'munged',
+        '--foreground',
+        '--force',
+        f'--key-file={key}',
+        f'--socket={folder}/socket',
+        f'--pid-file={folder}/pid',
+        f'--log-file={folder}/log',
+        f'--seed-file={folder}/seed',
+    ]
+    who = dict(user='munge', group='munge', extra_groups=[])
+    _start(stack, command, folder.parent, {}, **who)
+    _wait((folder / 'socket').exists, folder.parent)
+
+
+def _start(
+    stack: ExitStack,
+    command: list[str],
+    folder: Path,
+    variables: dict[str, str],
+    **who: object,
+) -> None:
+    with (folder / f'{command[0]}.out').open('w') as output:
+        daemon = subprocess.Popen(
+            [shutil.which(command[0], path=_PATH), *command[1:]],
+            env=os.environ | variables,
+            stdout=output,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+            **who,
+        )
+
+    def end() -> None:
+        daemon.terminate()
+        try:
+            daemon.wait(20)
+        except subprocess.TimeoutExpired:
+            daemon.kill()
+            daemon.wait()
+
+    stack.callback(end)
+
+
+def _wait_until_idle(folder: Path, variables: dict[str, str]) -> None:
+    def idle() -> bool:
+        command = ('sinfo', '--noheader', '--format=%T')
+        return client(variables, *command).strip() == 'idle'
+
+    _wait(idle, folder)
+
+
+def _end_jobs(variables: dict[str, str]) -> None:
+    """So that no step outlives its daemons."""
+    client(variables, 'scancel', '--signal=KILL', '--user=root')
+    end = time.monotonic() + 10
+    while client(variables, 'squeue', '--noheader').strip():
+        if time.monotonic() > end:
+            break
+        time.sleep(0.2)
+
+
+def _wait(
+    condition: Callable[[], bool], folder: Path, seconds: float = 60
+) -> None:
+    end = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < end, '\n'.join(
+            f'{path.name}: {path.read_text()}'
+            for path in sorted(folder.glob('*.out'))
+        )
+        time.sleep(0.1)
+
+
+def _free_ports() -> list[int]:
+    with ExitStack() as stack:
+        probes = [stack.enter_context(socket.socket()) for _ in range(2)]
+        for probe in probes:
+            probe.bind(('127.0.0.1', 0))
+        return [probe.getsockname()[1] for probe in probes]

@@ -1,0 +1,149 @@
+# Copyright (c) mmdet_megdet contributors. All rights reserved.
+"""The launchers on a real Slurm: two ranks on the CPUs of one machine."""
+
+from __future__ import annotations
+
+import json
+import re
+import socket
+import subprocess
+import time
+from pathlib import Path
+
+import pytest
+import torch
+
+import mmdet_megdet  # noqa: F401  (checkpoints load safely)
+from mmdet_megdet.runtime import latest_checkpoint
+from tests.distributed.faults import CONFIG, assert_same_end, diary
+from tests.slurm.cluster import client
+from tests.tools.command import TOOLS, environment, run
+
+pytestmark = pytest.mark.slow
+
+
+def job(cluster: dict[str, str]) -> dict[str, str]:
+    """The environment of a job of two tasks, without GPUs."""
+    with socket.socket() as probe:
+        probe.bind(('127.0.0.1', 0))
+        port = str(probe.getsockname()[1])
+    return cluster | dict(
+        GPUS='2',
+        GPUS_PER_NODE='2',
+        CPUS_PER_TASK='1',
+        SRUN_ARGS='--gres=none',
+        MASTER_PORT=port,
+    )
+
+
+def train(cluster, work_dir: Path, *options: str):
+    """Trains to the end by tools/slurm_train.sh; returns how it ended."""
+    script = TOOLS / 'slurm_train.sh'
+    work_dir.mkdir(exist_ok=True)
+    return run(script, 'cpus', 'a-job', CONFIG, work_dir, *options,
+               **job(cluster))  # fmt: skip
+
+
+def meta(path: Path) -> tuple[int, int]:
+    """Epochs and iterations of a checkpoint."""
+    saved = torch.load(path)['meta']
+    return saved['epoch'], saved['iter']
+
+
+@pytest.fixture(scope='module')
+def trained(cluster, tmp_path_factory):
+    """The folder of a run to its end, and what it printed."""
+    work_dir = tmp_path_factory.mktemp('trained')
+    result = train(cluster, work_dir)
+    assert result.returncode == 0, result.stdout
+    return work_dir, result.stdout
+
+
+def test_two_tasks_train_as_one_run(trained):
+    """3 epochs of 32 pictures / (2 ranks x 4 images)."""
+    work_dir, log = trained
+    assert meta(work_dir / 'epoch_3.pth') == (3, 12)
+    assert 'Epoch(train) [3][4/4]' in log
+    first, second = (diary(work_dir, rank) for rank in range(2))
+    assert len(first) == len(second) == 12
+    # In no iteration are they the same pictures.
+    assert not set(first) & set(second)
+
+
+def test_two_tasks_test(trained, cluster):
+    """The error is the one that validation found in training."""
+    work_dir, log = trained
+    (validated,) = re.findall(
+        r'Epoch\(val\) \[3\]\[3/3\]    error: (\S+)', log
+    )
+    result = run(TOOLS / 'slurm_test.sh', 'cpus', 'a-job', CONFIG,
+                 work_dir / 'epoch_3.pth', '--work-dir', work_dir / 'test',
+                 **job(cluster))  # fmt: skip
+    assert result.returncode == 0, result.stdout
+    # 6 pictures / 2 ranks.
+    (tested,) = re.findall(
+        r'Epoch\(test\) \[3/3\]    error: (\S+)', result.stdout
+    )
+    assert tested == validated
+
+
+def test_preempted_and_resubmitted(trained, cluster, tmp_path):
+    """SIGTERM to all processes of the step; then --resume."""
+    undisturbed, _ = trained
+    pause = ('--cfg-options', 'default_hooks.diary.pause=0.5')
+    output = tmp_path / 'job.out'
+    with output.open('w') as file:
+        running = subprocess.Popen(
+            [TOOLS / 'slurm_train.sh', 'cpus', 'preempted', CONFIG, tmp_path]
+            + [*pause],
+            env=environment(**job(cluster)),
+            stdout=file,
+            stderr=subprocess.STDOUT,
+        )
+    try:
+        path = tmp_path / 'diary_0.txt'
+        end = time.monotonic() + 60
+        while not (path.exists() and '4 0:' in path.read_text()):
+            assert time.monotonic() < end, output.read_text()
+            time.sleep(0.05)
+        queued = ('squeue', '--noheader', '--name=preempted', '--format=%i')
+        number = client(cluster, *queued).strip()
+        client(cluster, 'scancel', '--signal=TERM', number)
+        status = running.wait(60)
+    finally:
+        running.kill()
+        running.wait()
+    log = output.read_text()
+    assert status == 75, log
+    assert 'All ranks stop after iteration 6 with' in log
+    assert 'tasks 0-1: Exited with exit code 75' in log
+    assert 'DataLoader worker' not in log
+    assert latest_checkpoint(tmp_path) == str(tmp_path / 'iter_6.pth')
+    assert meta(tmp_path / 'iter_6.pth') == (1, 6)
+
+    result = train(cluster, tmp_path, '--resume')
+    assert result.returncode == 0, result.stdout
+    assert 'epoch 2 goes on after 2 of 4 batches' in result.stdout
+    assert meta(tmp_path / 'epoch_3.pth') == (3, 12)
+    for rank in range(2):
+        assert diary(tmp_path, rank) == diary(undisturbed, rank)
+    assert_same_end(tmp_path, undisturbed)
+
+
+def test_one_task_fails(cluster, tmp_path):
+    """srun ends the other one, and passes the status on."""
+    result = train(cluster, tmp_path, '--cfg-options', 'model.fail_on=1')
+    assert result.returncode == 1
+    assert 'RuntimeError: failing as the test asked for' in result.stdout
+
+
+def test_doctor(cluster):
+    """Both tasks are found, and what they compute is right."""
+    result = run(
+        TOOLS / 'slurm_doctor.sh', 'cpus', 'a-job', '--json', **job(cluster)
+    )
+    assert result.returncode == 0, result.stdout
+    report = json.loads(result.stdout[result.stdout.index('{') :])
+    assert report['figures']['all ranks']['ranks'] == 2
+    levels = {f['check']: f['level'] for f in report['findings']}
+    assert levels['all-reduce'] == levels['MegDetSyncBN'] == 'PASS'
