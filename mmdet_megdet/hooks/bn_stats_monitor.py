@@ -125,7 +125,9 @@ class BNStatsMonitorHook(Hook):
 
     Where a layer's batches are compared between ranks it is over the ranks
     of its BN group, and, if it does not synchronise, over all ranks: that
-    tells beforehand what synchronising would change.
+    tells beforehand what synchronising would change in the model's first
+    layer. The layers behind it get what it has normalised rank by rank, and
+    show less (docs/does_it_pay.md).
 
     Args:
         interval (int): Iterations from one look to the next. Defaults to

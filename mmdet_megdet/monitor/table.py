@@ -47,7 +47,8 @@ def between_ranks(
     """How a layer's batch differs from rank to rank.
 
     Of the first call, over the ranks of a BN group; where the layer does not
-    synchronise over all ranks, which tells what synchronising would change.
+    synchronise over all ranks: in the model's first layer that tells what
+    synchronising would change.
     Averages over at most :data:`~.numbers.MAX_CHANNELS` channels, of those
     with a variance; of several groups the one that differs most.
 
