@@ -16,6 +16,7 @@ from mmengine.registry import MODEL_WRAPPERS
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
+from ..monitor.wording import some
 from ..sync_bn import (
     BatchNormReport,
     convert_batch_norm,
@@ -161,9 +162,9 @@ def _check_no_torch_sync_bn(module: nn.Module) -> None:
     if names:
         raise ValueError(
             f'{len(names)} layers are nn.SyncBatchNorm, which does not run on '
-            f'the CPU: {_some(names)}. If the config sets sync_bn, remove it: '
-            'it replaces every BatchNorm, MegDetSyncBN too. If its norm_cfg '
-            'says SyncBN, write MegDetSyncBN, or set '
+            f'the CPU: {some(names, 5)}. If the config sets sync_bn, remove '
+            'it: it replaces every BatchNorm, MegDetSyncBN too. If its '
+            'norm_cfg says SyncBN, write MegDetSyncBN, or set '
             'model_wrapper_cfg.convert_bn=True.'
         )
 
@@ -176,19 +177,20 @@ def _log(report: BatchNormReport, convert_bn: bool | Sequence[str]) -> None:
     if report.frozen:
         lines.append(
             f'{len(report.frozen)} of them have frozen weights and '
-            f'synchronise their statistics: {_some(report.frozen)}'
+            f'synchronise their statistics: {some(report.frozen, 5)}'
         )
     if report.in_eval:
         lines.append(
             f'{len(report.in_eval)} of them are in eval mode and do not '
-            f'synchronise (norm_eval, frozen_stages): {_some(report.in_eval)}'
+            'synchronise (norm_eval, frozen_stages): '
+            f'{some(report.in_eval, 5)}'
         )
     if report.others:
         kinds = Counter(report.others.values())
         listed = ', '.join(f'{n} {kind}' for kind, n in kinds.items())
         lines.append(
             f'{len(report.others)} more are none ({listed}): '
-            f'{_some(list(report.others))}'
+            f'{some(list(report.others), 5)}'
         )
         if 'SyncBatchNorm' in kinds:
             lines.append(
@@ -204,8 +206,3 @@ def _log(report: BatchNormReport, convert_bn: bool | Sequence[str]) -> None:
         logger='current',
         level=logging.WARNING if expected and missed else logging.INFO,
     )
-
-
-def _some(names: list[str], most: int = 5) -> str:
-    rest = len(names) - most
-    return ', '.join(names[:most]) + (f' and {rest} more' if rest > 0 else '')

@@ -5,19 +5,10 @@ from __future__ import annotations
 
 import argparse
 
+# Beside this folder; it needs the standard library alone.
+from plan import bn_size, positive
 
-def positive(text: str) -> int:
-    """Reads a positive whole number."""
-    if not text.isdecimal() or int(text) == 0:
-        raise argparse.ArgumentTypeError(
-            f'{text!r} is not a positive whole number'
-        )
-    return int(text)
-
-
-def bn_size(text: str) -> int | None:
-    """Reads the value of ``--bn-size``."""
-    return None if text.lower() == 'none' else positive(text)
+__all__ = ['bn_size', 'positive', 'seconds']
 
 
 def seconds(text: str) -> float:
