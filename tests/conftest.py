@@ -2,10 +2,12 @@
 """Places and settings that tests share."""
 
 import os
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from hypothesis import settings
+from mmengine.visualization import Visualizer
 
 # No deadlines, since machines are loaded. In CI the same examples every time:
 # a failure there is that of the change.
@@ -30,3 +32,13 @@ def shared_data() -> Path:
     if not path.is_dir():
         pytest.skip('needs ../shared/data beside the repository')
     return path
+
+
+@pytest.fixture(scope='module', autouse=True)
+def no_visualizers_of_other_modules() -> Iterator[None]:
+    """Visualizers are kept by name, with the folder of their first Runner."""
+    yield
+    kinds = [Visualizer]
+    for kind in kinds:
+        kind._instance_dict.clear()
+        kinds += kind.__subclasses__()

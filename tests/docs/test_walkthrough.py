@@ -52,12 +52,8 @@ def call(main, *words: str) -> None:
 
 
 def quick(run: str) -> list[str]:
-    # Runners of one name would share a logger, and all have one visualizer:
-    # that of an earlier test in this process.
-    return [
-        *('--cfg-options', *QUICK, 'visualizer.name=walkthrough'),
-        f'experiment_name=walkthrough_{run}',
-    ]
+    # Runners of one name would share a logger.
+    return ['--cfg-options', *QUICK, f'experiment_name=walkthrough_{run}']
 
 
 def own_pictures(folder: Path) -> None:

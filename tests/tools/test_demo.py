@@ -58,7 +58,7 @@ def test_what_make_runs():
         ('test-fast', "python -m pytest -m 'not slow'"),
     ):
         done = subprocess.run(
-            ['make', '--dry-run', target],
+            ['make', '--dry-run', '--no-print-directory', target],
             cwd=ROOT,
             env=environment(),
             capture_output=True,
