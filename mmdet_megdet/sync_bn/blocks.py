@@ -8,6 +8,8 @@ passes nearly for nothing.
 
 from __future__ import annotations
 
+from functools import lru_cache
+
 import torch
 from torch import Tensor
 
@@ -17,6 +19,22 @@ from torch import Tensor
 # counts is few kernels.
 CPU_BLOCK_ELEMENTS = 1 << 19
 DEVICE_BLOCK_ELEMENTS = 1 << 24
+# So many float32 additions may follow one another in PyTorch's fused CPU
+# kernels: they add up a row in one go, in vector lanes of 8 or more.
+LONGEST_PIECE = 1024
+# Rows shorter than this cost more in overhead than in arithmetic.
+SHORTEST_PIECE = 32
+
+
+@lru_cache
+def equal_pieces(length: int) -> int:
+    """Fewest equal pieces of a row that a fused kernel can add up, each of
+    at most ``LONGEST_PIECE``; 0 if there are none of ``SHORTEST_PIECE``."""
+    fewest = -(-length // LONGEST_PIECE)
+    for pieces in range(fewest, length // SHORTEST_PIECE + 1):
+        if length % pieces == 0:
+            return pieces
+    return 0
 
 
 def compute_dtype(dtype: torch.dtype) -> torch.dtype:
@@ -34,54 +52,46 @@ def dense(x: Tensor) -> Tensor:
 class Blocks:
     """How tensors of one shape and layout are cut into blocks.
 
-    A contiguous ``(N, C, *)`` has a row for each channel of each image: a
-    block is some whole images ``(n, C, length)``, or, where a single one is
-    too large, some of its rows. Channels last (and ``(N, C)``) has a column
-    for each channel: a block is some rows ``(rows, C)``.
+    A contiguous ``(N, C, *)`` is taken as a matrix with a row for each
+    channel of each image, and channels last (and ``(N, C)``) as one with a
+    column for each channel. A block is some rows of it. Sums run along rows
+    or columns and have ``parts`` results for each channel: one for each
+    image, or for each block if channels are columns.
 
     Args:
         x (Tensor): Not empty, :func:`dense`.
     """
 
     def __init__(self, x: Tensor) -> None:
-        self.images, self.channels = x.shape[:2]
+        images, self.channels = x.shape[:2]
         self.count = x.numel() // self.channels
-        spatial = self.count // self.images
+        spatial = self.count // images
         self.by_row = x.is_contiguous() and spatial > 1
         # The dimension of a block that a channel's elements run along.
         self.dim = -1 if self.by_row else 0
         on_cpu = x.device.type == 'cpu'
         size = CPU_BLOCK_ELEMENTS if on_cpu else DEVICE_BLOCK_ELEMENTS
-        width = spatial if self.by_row else self.channels
-        self.rows = max(1, size // width)
-        # Images in a block; 0 where one image is several.
-        self.whole = self.rows // self.channels if self.by_row else 0
+        self.width = spatial if self.by_row else self.channels
+        self.height = max(1, size // self.width)
+        self.parts = images if self.by_row else -(-self.count // self.height)
         self.dtype = compute_dtype(x.dtype)
+        # Into how many to cut a row for a fused kernel; 0 where none will do.
+        fused = on_cpu and self.by_row
+        self.pieces = equal_pieces(self.width) if fused else 0
 
-    def split(self, x: Tensor) -> list[Tensor]:
+    def split(self, x: Tensor) -> tuple[Tensor, ...]:
         """The blocks of a tensor: views where it has the same layout."""
         if not self.by_row:
-            matrix = x.movedim(1, -1).reshape(-1, self.channels)
-            return [*matrix.split(self.rows)]
-        images = x.reshape(self.images, self.channels, -1)
-        if self.whole:
-            return [*images.split(self.whole)]
-        return [block for image in images for block in image.split(self.rows)]
+            x = x.movedim(1, -1)
+        return x.reshape(-1, self.width).split(self.height)
 
-    def split_vector(self, vector: Tensor) -> list[Tensor]:
-        """A per-channel vector ``(C, )`` as what broadcasts over each block,
-        in the dtype for computing."""
-        vector = vector.to(self.dtype)
-        if not self.by_row:
-            return [vector[None]] * -(-self.count // self.rows)
-        if self.whole:
-            return [vector[:, None]] * -(-self.images // self.whole)
-        return [*vector[:, None].split(self.rows)] * self.images
-
-    def work(self, x: Tensor) -> Tensor:
-        """A buffer for a block, in the dtype for computing."""
-        first = self.split(x)[0]
-        return torch.empty_like(first, dtype=self.dtype)
+    def split_vector(self, vector: Tensor) -> tuple[Tensor, ...]:
+        """A vector ``(C, )``, or ``(parts, C)`` with a row for each part, as
+        what broadcasts over each block, in the dtype for computing."""
+        vectors = vector.to(self.dtype).expand(self.parts, -1)
+        if self.by_row:
+            return vectors.reshape(-1, 1).split(self.height)
+        return vectors.split(1)
 
     def per_channel(self, *sums: list[Tensor]) -> Tensor:
         """Sums of each block along :attr:`dim`, as float64.
@@ -90,23 +100,19 @@ class Blocks:
             sums (list[Tensor]): For each kind of sum, those of all blocks.
 
         Returns:
-            Tensor: ``(len(sums), parts, C)``. One part is an image, or a
-            block if channels are columns.
+            Tensor: ``(len(sums), parts, C)``.
         """
-        parts = torch.cat([part for kind in sums for part in kind])
-        return parts.double().view(len(sums), -1, self.channels)
+        together = torch.cat([block for kind in sums for block in kind])
+        return together.double().view(len(sums), self.parts, self.channels)
 
     def part_counts(self, device: torch.device) -> float | Tensor:
-        """Positions in each part of :meth:`per_channel`: one number if all
-        have as many, else ``(parts, 1)``."""
-        if self.by_row:
-            return self.count / self.images
-        number = -(-self.count // self.rows)
-        if number * self.rows == self.count:
-            return float(self.rows)
+        """Positions in each part: one number if all have as many, else
+        ``(parts, 1)``."""
+        if self.by_row or self.parts == 1:
+            return self.count / self.parts
         # Filled on the device: a copy from the host would wait for it.
         counts = torch.full(
-            (number, 1), self.rows, dtype=torch.float64, device=device
+            (self.parts, 1), self.height, dtype=torch.float64, device=device
         )
-        counts[-1:] = self.count - (number - 1) * self.rows
+        counts[-1:] = self.count - (self.parts - 1) * self.height
         return counts

@@ -11,10 +11,17 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from .blocks import dense
-from .moments import local_moments, pack, split_mean, unpack
-from .observation import Observation, all_reduce
-from .passes import gradient_sums, input_gradient, normalise
+from .moments import centre_parts, local_moments, pack, split_mean, unpack
+from .observation import Observation
+from .passes import (
+    centre,
+    gradient_sums,
+    holds_centred,
+    input_gradient,
+    normalise,
+)
 from .recomputation import in_recomputation
+from .reduction import all_reduce, start_all_reduce
 
 
 class SyncBatchNormFunction(torch.autograd.Function):
@@ -31,8 +38,9 @@ class SyncBatchNormFunction(torch.autograd.Function):
     2C + 1), backward adds up ``sum(dy)`` and ``sum(dy * d)`` (float64, 2C).
     Both have the same size and dtype on every rank, whatever its input's
     dtype, layout and size, so an empty rank takes part like any other. The
-    count stays on the device: nothing waits for the host. The gradients of
-    weight and bias are left local, since DDP averages them.
+    count stays on the device: nothing waits for the host. The first pass of
+    the input's gradient is made while backward's is on its way. The gradients
+    of weight and bias are left local, since DDP averages them.
 
     Kept for backward: the input and per-channel vectors.
     """
@@ -63,7 +71,11 @@ class SyncBatchNormFunction(torch.autograd.Function):
             no gradient.
         """
         x = dense(x)
-        local = local_moments(x)
+        y = torch.empty_like(x)
+        if x.numel():
+            origins, *local = centre_parts(x, y if holds_centred(y) else None)
+        else:
+            local = local_moments(x)
         sums = pack(*local)
         timers = None if observer is None else []
         all_reduce(sums, group, timers)
@@ -77,12 +89,13 @@ class SyncBatchNormFunction(torch.autograd.Function):
         invstd = (var + eps).rsqrt()
 
         scale = invstd if weight is None else invstd * weight
-        origin, rest = split_mean(mean, x.dtype)
-        shift = -rest * scale if bias is None else bias - rest * scale
-        y = torch.empty_like(x)
         if x.numel():
-            normalise(x, y, origin, scale, shift)
+            shift = (origins - mean).mul_(scale)
+            if bias is not None:
+                shift += bias
+            normalise(x, y, origins, scale, shift)
 
+        origin, rest = split_mean(mean, x.dtype)
         ctx.group, ctx.timers = group, timers
         ctx.save_for_backward(x, origin, rest, scale, invstd, count)
         ctx.mark_non_differentiable(mean, var, count)
@@ -103,13 +116,16 @@ class SyncBatchNormFunction(torch.autograd.Function):
         # Reduced even where this rank's input needs no gradient: that of
         # another rank may, and all have to make the same collectives.
         sums = torch.cat([sum_dy, sum_dy_d])
-        all_reduce(sums, ctx.group, ctx.timers)
-        mean_dy, mean_dy_d = (sums / count.clamp(min=1)).chunk(2)
-
+        wait = start_all_reduce(sums, ctx.group, ctx.timers)
+        # What needs no sums is done while the other ranks send theirs.
         dx = dweight = dbias = None
         if ctx.needs_input_grad[0]:
             dx = torch.empty_like(x)
+            if x.numel():
+                centre(x, dx, origin)
+        wait()
         if dx is not None and x.numel():
+            mean_dy, mean_dy_d = (sums / count.clamp(min=1)).chunk(2)
             slope = -invstd.square() * mean_dy_d
             shift = -mean_dy - slope * rest
             input_gradient(x, dy, dx, origin, slope, shift, scale)

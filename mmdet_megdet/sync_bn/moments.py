@@ -48,30 +48,61 @@ def local_moments(x: Tensor) -> tuple[int, Tensor, Tensor]:
     if x.numel() == 0:
         zero = x.new_zeros(x.shape[1], dtype=torch.float64)
         return 0, zero, zero.clone()
+    _, *moments = centre_parts(x, None)
+    return tuple(moments)
 
+
+def centre_parts(
+    x: Tensor, out: Tensor | None
+) -> tuple[Tensor, int, Tensor, Tensor]:
+    """:func:`local_moments`, and the centred input that they are taken of.
+
+    Args:
+        x (Tensor): Dense and not empty.
+        out (Tensor, optional): Where to leave ``x - origins``, like ``x`` but
+            in the dtype for computing. None: nowhere.
+
+    Returns:
+        tuple: ``origins``, float64 ``(parts, C)``, the rounded mean of each
+        part (see :class:`~.blocks.Blocks`); then count, mean and second.
+    """
     blocks = Blocks(x)
-    work, dim = blocks.work(x), blocks.dim
+    dim, pieces = blocks.dim, blocks.pieces
+    parts = blocks.split(x)
+    if out is None or not pieces:
+        work = torch.empty_like(parts[0], dtype=blocks.dtype)
+    outs = [work] * len(parts) if out is None else blocks.split(out)
     origins, firsts, seconds = [], [], []
     # The corrected two-pass algorithm within a block: the first moment about
     # the rounded mean takes back what the rounding did to the second.
-    for block in blocks.split(x):
-        centred = work[: len(block)]
+    for block, centred in zip(parts, outs, strict=True):
+        centred = centred[: len(block)]
         origin = block.sum(dim, keepdim=True, dtype=blocks.dtype)
         origin /= block.shape[dim]
         torch.sub(block, origin, out=centred)
-        origins.append(origin.squeeze(dim))
+        origins.append(origin.flatten())
         firsts.append(centred.sum(dim))
-        seconds.append(centred.square_().sum(dim))
+        if pieces:
+            rows = centred.view(-1, blocks.width // pieces)
+            seconds.append(torch.linalg.vector_norm(rows, dim=-1))
+        else:
+            square = torch.mul(centred, centred, out=work[: len(block)])
+            seconds.append(square.sum(dim))
 
-    origin, first, second = blocks.per_channel(origins, firsts, seconds)
+    if pieces:
+        origin, first = blocks.per_channel(origins, firsts)
+        squares = torch.cat(seconds).double().square_()
+        second = squares.view(*first.shape, pieces).sum(-1)
+    else:
+        origin, first, second = blocks.per_channel(origins, firsts, seconds)
     counts = blocks.part_counts(x.device)
     shift = first / counts
-    means = origin.add_(shift)
+    means = origin + shift
     mean = (means * (counts / blocks.count)).sum(0)
     second.addcmul_(first, shift, value=-1)
     deviation = means.sub_(mean)
     second.addcmul_(deviation, deviation * counts)
-    return blocks.count, mean, second.sum(0).clamp_(min=0)
+    return origin, blocks.count, mean, second.sum(0).clamp_(min=0)
 
 
 def pack(count: int, mean: Tensor, second: Tensor) -> Tensor:

@@ -7,12 +7,11 @@ import time
 from typing import NamedTuple
 
 import torch
-import torch.distributed as dist
 from torch import Tensor
 
 
 class CollectiveTimer:
-    """Time that a collective takes, waiting for the other ranks included.
+    """Time that a collective keeps a rank, waiting for others included.
 
     Measured on the device's own clock: on CUDA by events on the current
     stream, so that nothing waits for the host before :meth:`seconds` asks.
@@ -76,17 +75,3 @@ class Observation(NamedTuple):
     group_var: Tensor
     collectives: list[CollectiveTimer]
     recomputed: bool
-
-
-def all_reduce(
-    sums: Tensor,
-    group: dist.ProcessGroup,
-    timers: list[CollectiveTimer] | None,
-) -> None:
-    """Add up over the group, in place; timed if there is a list for it."""
-    if timers is None:
-        dist.all_reduce(sums, group=group)
-        return
-    with CollectiveTimer(sums.device) as timer:
-        dist.all_reduce(sums, group=group)
-    timers.append(timer)

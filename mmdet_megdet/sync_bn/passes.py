@@ -1,52 +1,59 @@
 # Copyright (c) mmdet_megdet contributors. All rights reserved.
 """The passes that normalisation makes over every element.
 
-``x`` is dense and not empty; ``origin`` is what it is centred by, ``(C, )``
-in the dtype for computing (see :func:`~.moments.split_mean`).
+``x`` is dense and not empty. ``origin`` is what it is centred by: numbers of
+the dtype for computing (see :func:`~.moments.split_mean`), ``(C, )`` or a row
+for each part (see :class:`~.blocks.Blocks`).
+
+Where the result is in the dtype for computing, its memory first holds
+``x - origin``, which is there before the group's sums are. Half precision
+would round it: there each block is centred when it is needed.
 """
 
 from __future__ import annotations
 
-from functools import lru_cache
+from collections.abc import Iterable
 
 import torch
 from torch import Tensor
 
-from .blocks import Blocks
+from .blocks import Blocks, compute_dtype
 
-# So many float32 additions may follow one another: PyTorch's kernel adds up
-# a row in one go, in vector lanes of 8 or more.
-LONGEST_ROW = 1024
-# Rows shorter than this cost more in overhead than in arithmetic.
-SHORTEST_ROW = 32
+
+def holds_centred(out: Tensor) -> bool:
+    """Whether ``x - origin`` can be kept where the result will be."""
+    return out.dtype == compute_dtype(out.dtype)
 
 
 def normalise(
     x: Tensor, y: Tensor, origin: Tensor, scale: Tensor, shift: Tensor
 ) -> None:
-    """Write ``(x - origin) * scale + shift`` into ``y``."""
+    """Write ``(x - origin) * scale + shift`` into ``y``.
+
+    Args:
+        x (Tensor): The input.
+        y (Tensor): If it :func:`holds_centred`, it does so already.
+        origin (Tensor): What ``x`` is centred by.
+        scale (Tensor): ``(C, )``, or a row for each part.
+        shift (Tensor): ``(C, )``, or a row for each part.
+    """
     blocks = Blocks(x)
-    for x_block, y_block, origin_block, scale_block, shift_block in zip(
-        blocks.split(x),
+    for centred, y_block, scale_block, shift_block in zip(
+        _centred(blocks, x, y, origin),
         blocks.split(y),
-        *map(blocks.split_vector, (origin, scale, shift)),
+        *map(blocks.split_vector, (scale, shift)),
         strict=True,
     ):
-        result = _result(y_block, blocks.dtype)
-        torch.sub(x_block, origin_block, out=result)
-        result.mul_(scale_block).add_(shift_block)
-        _deliver(result, y_block)
+        _deliver(centred.mul_(scale_block).add_(shift_block), y_block)
 
 
 def gradient_sums(
     x: Tensor, dy: Tensor, origin: Tensor
 ) -> tuple[Tensor, Tensor]:
     """``sum(dy)`` and ``sum(dy * (x - origin))`` per channel, float64."""
-    pieces = _pieces(x)
-    if pieces:
-        return _gradient_sums_of_rows(x, dy, origin, pieces)
     blocks = Blocks(x)
-    work, dim = blocks.work(x), blocks.dim
+    if blocks.pieces and x.dtype == blocks.dtype:
+        return _gradient_sums_of_rows(x, dy, origin, blocks.pieces)
     sums, products = [], []
     for x_block, dy_block, origin_block in zip(
         blocks.split(x),
@@ -54,31 +61,10 @@ def gradient_sums(
         blocks.split_vector(origin),
         strict=True,
     ):
-        product = work[: len(x_block)]
-        torch.sub(x_block, origin_block, out=product)
-        sums.append(dy_block.sum(dim, dtype=blocks.dtype))
-        products.append(product.mul_(dy_block).sum(dim))
+        sums.append(dy_block.sum(blocks.dim, dtype=blocks.dtype))
+        product = (x_block - origin_block).mul_(dy_block)
+        products.append(product.sum(blocks.dim))
     return tuple(blocks.per_channel(sums, products).sum(1))
-
-
-def _pieces(x: Tensor) -> int:
-    """Into how many rows to cut a channel of an image for PyTorch's own
-    kernel; 0 where it would not do."""
-    if x.device.type != 'cpu' or not x.is_contiguous():
-        return 0
-    if x.dtype not in (torch.float32, torch.float64):
-        return 0
-    return _equal_pieces(x[0, 0].numel())
-
-
-@lru_cache
-def _equal_pieces(length: int) -> int:
-    """Fewest equal pieces of at most ``LONGEST_ROW``; 0 if too short."""
-    fewest = -(-length // LONGEST_ROW)
-    for pieces in range(fewest, length // SHORTEST_ROW + 1):
-        if length % pieces == 0:
-            return pieces
-    return 0
 
 
 def _gradient_sums_of_rows(
@@ -109,6 +95,17 @@ def _gradient_sums_of_rows(
     return tuple(both.view(2, images, channels, pieces).sum((1, 3)))
 
 
+def centre(x: Tensor, dx: Tensor, origin: Tensor) -> None:
+    """Write ``x - origin`` into ``dx`` if it can hold it."""
+    if not holds_centred(dx):
+        return
+    blocks = Blocks(x)
+    for x_block, dx_block, origin_block in zip(
+        *map(blocks.split, (x, dx)), blocks.split_vector(origin), strict=True
+    ):
+        torch.sub(x_block, origin_block, out=dx_block)
+
+
 def input_gradient(
     x: Tensor,
     dy: Tensor,
@@ -118,28 +115,30 @@ def input_gradient(
     shift: Tensor,
     scale: Tensor,
 ) -> None:
-    """Write ``((x - origin) * slope + dy + shift) * scale`` into ``dx``."""
+    """Write ``((x - origin) * slope + dy + shift) * scale`` into ``dx``,
+    which holds the centred input already if it can."""
     blocks = Blocks(x)
-    for x_block, dy_block, dx_block, origin_block, *constants in zip(
-        *map(blocks.split, (x, dy, dx)),
-        *map(blocks.split_vector, (origin, slope, shift, scale)),
+    for centred, dy_block, dx_block, *constants in zip(
+        _centred(blocks, x, dx, origin),
+        *map(blocks.split, (dy, dx)),
+        *map(blocks.split_vector, (slope, shift, scale)),
         strict=True,
     ):
         slope_block, shift_block, scale_block = constants
-        result = _result(dx_block, blocks.dtype)
-        torch.sub(x_block, origin_block, out=result)
-        torch.addcmul(dy_block, result, slope_block, out=result)
-        result.add_(shift_block).mul_(scale_block)
-        _deliver(result, dx_block)
+        torch.addcmul(dy_block, centred, slope_block, out=centred)
+        _deliver(centred.add_(shift_block).mul_(scale_block), dx_block)
 
 
-def _result(block: Tensor, dtype: torch.dtype) -> Tensor:
-    """Where to compute a block: in place, unless it is half precision."""
-    return (
-        block if block.dtype == dtype else torch.empty_like(block, dtype=dtype)
-    )
+def _centred(
+    blocks: Blocks, x: Tensor, out: Tensor, origin: Tensor
+) -> Iterable[Tensor]:
+    """The blocks of ``x - origin``, one at a time."""
+    if holds_centred(out):
+        return blocks.split(out)
+    pairs = zip(blocks.split(x), blocks.split_vector(origin), strict=True)
+    return (x_block - origin_block for x_block, origin_block in pairs)
 
 
-def _deliver(result: Tensor, block: Tensor) -> None:
-    if result is not block:
-        block.copy_(result)
+def _deliver(result: Tensor, out: Tensor) -> None:
+    if not holds_centred(out):
+        out.copy_(result)

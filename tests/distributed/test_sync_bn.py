@@ -6,6 +6,7 @@ from __future__ import annotations
 import copy
 import io
 from datetime import timedelta
+from unittest import mock
 
 import pytest
 import torch
@@ -18,7 +19,7 @@ from torch._subclasses.fake_tensor import (
 from torch.nn.parallel import DistributedDataParallel
 from torch.utils.checkpoint import checkpoint
 
-from mmdet_megdet.sync_bn import MegDetSyncBN
+from mmdet_megdet.sync_bn import MegDetSyncBN, function
 from mmdet_megdet.sync_bn.function import SyncBatchNormFunction
 from mmdet_megdet.sync_bn.groups import bn_group
 from tests.distributed.parity import SUM, Case, U, parity_of_cases
@@ -184,6 +185,43 @@ def test_one_collective_each_way_of_the_same_kind_on_every_rank():
         assert forward == [(11, torch.float64, False)]
         assert backward == [(10, torch.float64, False)]
         assert in_eval == 0
+
+
+def order_in_backward(rank, world_size):
+    events = []
+    start_all_reduce = function.start_all_reduce
+
+    def start(*args):
+        wait = start_all_reduce(*args)
+        events.append('sent')
+
+        def spy():
+            wait()
+            events.append('there')
+
+        return spy
+
+    def spied(name):
+        work = getattr(function, name)
+
+        def spy(*args):
+            work(*args)
+            events.append(name)
+
+        return spy
+
+    x = torch.randn(2, 3, 4, 4, requires_grad=True)
+    y = MegDetSyncBN(3)(x)
+    function.start_all_reduce = start
+    for name in ('centre', 'input_gradient'):
+        setattr(function, name, spied(name))
+    y.sum().backward()
+    return events
+
+
+def test_the_gradient_is_begun_while_the_sums_are_on_their_way():
+    for events in run_ranks(order_in_backward, 2):
+        assert events == ['sent', 'centre', 'there', 'input_gradient']
 
 
 def nothing_anywhere(rank, world_size):
@@ -378,7 +416,7 @@ def test_trains_on_cpus_where_upstream_refuses():
 
 def under_fake_tensors(rank, world_size, momentum, dtype, layout):
     """Raises where the layer looks at a tensor's value on the host."""
-    dist.all_reduce = lambda tensor, group=None: None
+    dist.all_reduce = lambda *args, **kwargs: mock.Mock()
     with FakeTensorMode():
         layer = MegDetSyncBN(CHANNELS, momentum=momentum)
         x = torch.empty(2, CHANNELS, 4, 4, dtype=dtype)

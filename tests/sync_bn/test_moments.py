@@ -61,6 +61,37 @@ def test_local_moments(images, channels, spatial, mean, dtype, block, seed):
         assert_moments(x)
 
 
+@settings(max_examples=30)
+@given(
+    shape=st.sampled_from(
+        [(3, 4), (2, 3, 7, 5), (2, 3, 32, 33), (1, 2, 1031)]
+    ),
+    channels_last=st.booleans(),
+    block=st.sampled_from([1, 100, 1 << 20]),
+    seed=st.integers(0, 2**16),
+)
+def test_the_centred_input_is_left_behind(shape, channels_last, block, seed):
+    generator = torch.Generator().manual_seed(seed)
+    x = torch.randn(shape, generator=generator) + 1000
+    if channels_last:
+        x = x.movedim(1, -1).contiguous().movedim(-1, 1)
+    out = torch.empty_like(x)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(blocks, 'CPU_BLOCK_ELEMENTS', block)
+        origins, count, mean, second = moments.centre_parts(x, out)
+        parts = blocks.Blocks(x)
+        rows = zip(parts.split(x), parts.split_vector(origins), strict=True)
+        true = [block.double() - origin.double() for block, origin in rows]
+        found = [block.double() for block in parts.split(out)]
+        again = moments.local_moments(x)
+    # Numbers so close to their mean are subtracted without rounding.
+    assert all(map(torch.equal, found, true))
+    assert count == again[0]
+    assert torch.equal(mean, again[1])
+    assert torch.equal(second, again[2])
+    assert (origins - mean).abs().max() < 10
+
+
 @pytest.mark.parametrize(
     'layout', [torch.contiguous_format, torch.channels_last]
 )

@@ -6,7 +6,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from mmdet_megdet.sync_bn import passes
+from mmdet_megdet.sync_bn import blocks, passes
 
 # Unit roundoff of float32.
 U = 2.0**-24
@@ -49,7 +49,7 @@ def test_gradient_sums(images, channels, length, mean, dtype, seed):
     x, dy, origin = batch((images, channels, length), mean, dtype, seed)
     # In at least 8 vector lanes no more additions follow one another than
     # an eighth of a row, and the lanes' sums.
-    assert_sums(x, dy, origin, chain=passes.LONGEST_ROW // 8 + 8)
+    assert_sums(x, dy, origin, chain=blocks.LONGEST_PIECE // 8 + 8)
 
 
 @pytest.mark.parametrize('channels_last', [True, False])
@@ -68,9 +68,9 @@ def test_gradient_sums_of_other_layouts(channels_last):
     [(1, 0), (31, 0), (32, 1), (1024, 1), (15200, 16), (60800, 64)],
 )
 def test_rows_are_equal_and_short(length, pieces):
-    assert passes._equal_pieces(length) == pieces
+    assert blocks.equal_pieces(length) == pieces
 
 
 def test_a_prime_length_is_left_to_the_blocks():
-    assert passes._equal_pieces(1031) == 0
-    assert passes._equal_pieces(2062) == 0
+    assert blocks.equal_pieces(1031) == 0
+    assert blocks.equal_pieces(2062) == 0
