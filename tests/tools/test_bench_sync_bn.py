@@ -239,12 +239,36 @@ def models_of_the_training_step(rank, world_size):
     return count, *(model.state_dict() for model in models)
 
 
-def test_both_models_of_the_training_step_begin_alike():
-    ((count, plain, synchronised),) = run_ranks(models_of_the_training_step, 1)
-    assert count == [0, 20 + 8]  # backbone and FPN
-    assert plain.keys() == synchronised.keys()
-    for name, value in plain.items():
-        assert torch.equal(value, synchronised[name]), name
+def test_all_models_of_the_training_step_begin_alike():
+    ((count, plain, *others),) = run_ranks(models_of_the_training_step, 1)
+    assert count == [0, 0, 20 + 8]  # backbone and FPN
+    for other in others:
+        assert plain.keys() == other.keys()
+        for name, value in plain.items():
+            assert torch.equal(value, other[name]), name
+
+
+def meeting_and_not(rank, world_size):
+    torch.manual_seed(rank)
+    x, dy = torch.randn(2, 2, 3, 4, 4)
+    results = []
+    with bn_measure.counted_collectives() as sent:
+        for kind in (nn.BatchNorm2d, bn_layers.MeetingBN, MegDetSyncBN):
+            before = len(sent)
+            layer = kind(3)
+            batch = bn_measure.Batch(x.requires_grad_(), dy)
+            y, dx, *_ = bn_measure.forward_backward(layer, batch)
+            results.append((sent[before:], y.detach(), dx))
+    return results
+
+
+def test_ranks_meet_as_for_a_synchronised_layer_and_share_nothing():
+    for plain, meeting, ours in run_ranks(meeting_and_not, 2):
+        assert not plain[0]
+        assert meeting[0] == ours[0] == [7 * 8, 6 * 8]
+        assert torch.equal(meeting[1], plain[1])
+        assert torch.equal(meeting[2], plain[2])
+        assert not torch.allclose(ours[1], plain[1])
 
 
 def test_boxes_of_the_training_step_lie_in_the_picture(one_rank):

@@ -1,11 +1,16 @@
 # Copyright (c) mmdet_megdet contributors. All rights reserved.
 """What synchronised BatchNorm adds to a whole training step.
 
-Trains Faster R-CNN R18-FPN of ``configs/megdet/bccd_r18_fpn.py`` twice in
-one run: with ``MegDetSyncBN`` and with plain BatchNorm, which every rank
-keeps to itself. Every rank holds both models, with equal weights, and the
-two take turns on the same generated pictures, so that both see the machine
-in the same state. A step's time is that of the rank that took longest.
+Trains Faster R-CNN R18-FPN of ``configs/megdet/bccd_r18_fpn.py`` three times
+in one run: with plain BatchNorm, which every rank keeps to itself; with the
+same, but ranks meet at each layer, by all-reduces of the size that a
+synchronised layer needs and whose result nobody uses; and with
+``MegDetSyncBN``. What the second costs is waiting for one another, which any
+synchronised layer pays.
+
+Every rank holds all models, with equal weights, and they take turns on the
+same generated pictures, so that all see the machine in the same state. A
+step's time is that of the rank that took longest.
 
 Example::
 
@@ -24,6 +29,8 @@ if importlib.util.find_spec('mmdet_megdet') is None:
     sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 import torch
+from bn_layers import MeetingBN
+from mmengine.registry import MODELS
 from training_steps import (
     compare,
     make_batch,
@@ -32,7 +39,8 @@ from training_steps import (
     time_in_turns,
 )
 
-NORMS = dict(plain='BN', synchronised='MegDetSyncBN')
+MODELS.register_module(module=MeetingBN, force=True)
+NORMS = dict(plain='BN', meeting='MeetingBN', synchronised='MegDetSyncBN')
 
 
 def measure(

@@ -10,6 +10,7 @@ from torch.autograd import Function
 from torch.nn.modules._functions import SyncBatchNorm as TorchFunction
 
 from mmdet_megdet.sync_bn import MegDetSyncBN
+from mmdet_megdet.sync_bn.groups import bn_group
 
 
 class OneRankMegDetSyncBN(MegDetSyncBN):
@@ -39,6 +40,42 @@ class AllReduce(Function):
         total = gradient.clone()
         dist.all_reduce(total)
         return total
+
+
+class Meet(Function):
+    """The identity, at which ranks add up numbers that nobody uses.
+
+    As many as ``MegDetSyncBN`` sends: ``2C + 1`` float64 numbers in forward
+    and ``2C`` in backward.
+    """
+
+    @staticmethod
+    def forward(ctx, x: Tensor, group: dist.ProcessGroup) -> Tensor:
+        """``x``, once all ranks are here."""
+        ctx.group, numbers = group, 2 * x.shape[1]
+        ctx.sums = x.new_zeros(numbers, dtype=torch.float64)
+        dist.all_reduce(ctx.sums.new_zeros(numbers + 1), group=group)
+        # A view could not be changed in place, as ReLU does.
+        ctx.mark_dirty(x)
+        return x
+
+    @staticmethod
+    def backward(ctx, gradient: Tensor) -> tuple[Tensor, None]:
+        """The gradient, once all ranks are here."""
+        dist.all_reduce(ctx.sums, group=ctx.group)
+        return gradient, None
+
+
+class MeetingBN(nn.BatchNorm2d):
+    """Plain BatchNorm at which ranks meet as often as synchronised ones do.
+
+    It is here to be measured: what it costs beyond plain BatchNorm is
+    waiting, which any layer pays that makes one collective each way.
+    """
+
+    def forward(self, input: Tensor) -> Tensor:
+        """Normalise ``input`` of shape (N, C, H, W) by this rank's batch."""
+        return Meet.apply(super().forward(input), bn_group(None, input.device))
 
 
 class TextbookSyncBN(nn.BatchNorm2d):
