@@ -45,9 +45,10 @@ if os.environ.get('RANK') == '1':
     import torch.distributed as dist
     all_reduce = dist.all_reduce
     def wrong(tensor, *args, **kwargs):
-        all_reduce(tensor, *args, **kwargs)
+        work = all_reduce(tensor, *args, **kwargs)
         if tensor.numel() == 1025:
             tensor[7] += 1
+        return work
     dist.all_reduce = wrong
 """
 
@@ -65,7 +66,7 @@ if os.environ.get('RANK') == '1':
     def stop(tensor, *args, **kwargs):
         if tensor.numel() == 1025:
             os.kill(os.getpid(), signal.SIGSTOP)
-        all_reduce(tensor, *args, **kwargs)
+        return all_reduce(tensor, *args, **kwargs)
     dist.all_reduce = stop
 """
 
