@@ -84,17 +84,14 @@ def centre_parts(
         firsts.append(centred.sum(dim))
         if pieces:
             rows = centred.view(-1, blocks.width // pieces)
-            seconds.append(torch.linalg.vector_norm(rows, dim=-1))
+            norms = torch.linalg.vector_norm(rows, dim=-1)
+            second = norms.square_().view(-1, pieces).sum(-1)
         else:
-            square = torch.mul(centred, centred, out=work[: len(block)])
-            seconds.append(square.sum(dim))
+            squares = torch.mul(centred, centred, out=work[: len(block)])
+            second = squares.sum(dim)
+        seconds.append(second)
 
-    if pieces:
-        origin, first = blocks.per_channel(origins, firsts)
-        squares = torch.cat(seconds).double().square_()
-        second = squares.view(*first.shape, pieces).sum(-1)
-    else:
-        origin, first, second = blocks.per_channel(origins, firsts, seconds)
+    origin, first, second = blocks.per_channel(origins, firsts, seconds)
     counts = blocks.part_counts(x.device)
     shift = first / counts
     means = origin + shift

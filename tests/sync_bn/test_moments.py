@@ -20,7 +20,7 @@ def reference(x):
     return x.shape[1], mean, (x - mean[:, None]).square().sum(1)
 
 
-def assert_moments(x):
+def assert_moments(x, chain=CHAIN):
     count, mean, second = moments.local_moments(x)
     true_count, true_mean, true_second = reference(x)
     assert count == true_count
@@ -31,13 +31,13 @@ def assert_moments(x):
     spread = (true_second / true_count).sqrt()
     assert (
         (mean - true_mean).abs()
-        <= CHAIN * U * spread + 4 * 2.0**-53 * true_mean.abs()
+        <= chain * U * spread + 4 * 2.0**-53 * true_mean.abs()
     ).all()
     # Each square comes with three roundings: x - origin, twice, and its own.
     # The reference itself rounds x - mean relative to the mean.
     assert (
         (second - true_second).abs()
-        <= (CHAIN + 3) * U * true_second
+        <= (chain + 3) * U * true_second
         + true_count * (2.0**-52 * true_mean).square()
     ).all()
 
@@ -100,6 +100,16 @@ def test_local_moments_of_layouts(layout):
     assert_moments(x)
     assert_moments(x[:, ::2])
     assert_moments(x.transpose(2, 3))
+
+
+@pytest.mark.parametrize('length', [247, 950, 1031, 15200, 60800])
+@pytest.mark.parametrize('mean', [0, 1000])
+def test_local_moments_of_long_rows(length, mean):
+    generator = torch.Generator().manual_seed(0)
+    x = torch.randn(2, 3, length, generator=generator) + mean
+    # No more additions in a row than in a piece, in 8 lanes or more; then
+    # the lanes' sums, and the square of a root.
+    assert_moments(x, chain=blocks.LONGEST_PIECE // 8 + 8 + 3)
 
 
 def test_local_moments_of_nothing():
