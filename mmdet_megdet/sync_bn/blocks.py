@@ -37,6 +37,7 @@ def equal_pieces(length: int) -> int:
     return 0
 
 
+@lru_cache
 def compute_dtype(dtype: torch.dtype) -> torch.dtype:
     """float32, or float64 for float64: never the half formats."""
     return torch.promote_types(dtype, torch.float32)
@@ -73,7 +74,9 @@ class Blocks:
         size = CPU_BLOCK_ELEMENTS if on_cpu else DEVICE_BLOCK_ELEMENTS
         self.width = spatial if self.by_row else self.channels
         self.height = max(1, size // self.width)
-        self.parts = images if self.by_row else -(-self.count // self.height)
+        number = -(-x.numel() // (self.width * self.height))
+        self.single = number == 1
+        self.parts = images if self.by_row else number
         self.dtype = compute_dtype(x.dtype)
         # Into how many to cut a row for a fused kernel; 0 where none will do.
         fused = on_cpu and self.by_row
@@ -83,15 +86,29 @@ class Blocks:
         """The blocks of a tensor: views where it has the same layout."""
         if not self.by_row:
             x = x.movedim(1, -1)
-        return x.reshape(-1, self.width).split(self.height)
+        matrix = x.reshape(-1, self.width)
+        # On small tensors the time goes into such views.
+        return (matrix,) if self.single else matrix.split(self.height)
 
-    def split_vector(self, vector: Tensor) -> tuple[Tensor, ...]:
-        """A vector ``(C, )``, or ``(parts, C)`` with a row for each part, as
-        what broadcasts over each block, in the dtype for computing."""
-        vectors = vector.to(self.dtype).expand(self.parts, -1)
+    def split_vectors(self, *vectors: Tensor) -> list[tuple[Tensor, ...]]:
+        """Vectors as what broadcasts over each block.
+
+        Args:
+            *vectors (Tensor): ``(C, )``, or ``(parts, C)`` with a row for
+                each part.
+
+        Returns:
+            list[tuple]: For each block, all vectors in the dtype for
+            computing.
+        """
+        stacked = torch.stack([v.expand(self.parts, -1) for v in vectors])
+        stacked = stacked.to(self.dtype)
         if self.by_row:
-            return vectors.reshape(-1, 1).split(self.height)
-        return vectors.split(1)
+            stacked = stacked.view(len(vectors), -1, 1)
+        if self.single:
+            return [stacked.unbind()]
+        rows = self.height if self.by_row else 1
+        return [block.unbind() for block in stacked.split(rows, 1)]
 
     def per_channel(self, *sums: list[Tensor]) -> Tensor:
         """Sums of each block along :attr:`dim`, as float64.

@@ -109,7 +109,7 @@ class SyncBatchNormFunction(torch.autograd.Function):
         x, origin, rest, scale, invstd, count = ctx.saved_tensors
         if x.numel():
             sum_dy, sum_dy_d = gradient_sums(x, dy, origin)
-            sum_dy_d -= rest * sum_dy
+            sum_dy_d.addcmul_(rest, sum_dy, value=-1)
         else:
             sum_dy, sum_dy_d = rest.new_zeros(2, len(rest))
 
@@ -126,8 +126,8 @@ class SyncBatchNormFunction(torch.autograd.Function):
         wait()
         if dx is not None and x.numel():
             mean_dy, mean_dy_d = (sums / count.clamp(min=1)).chunk(2)
-            slope = -invstd.square() * mean_dy_d
-            shift = -mean_dy - slope * rest
+            slope = invstd.square().mul_(mean_dy_d)
+            shift = torch.addcmul(mean_dy, slope, rest, value=-1)
             input_gradient(x, dy, dx, origin, slope, shift, scale)
         # Autograd casts to the parameters' dtype.
         if ctx.needs_input_grad[1]:

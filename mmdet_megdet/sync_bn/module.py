@@ -209,7 +209,7 @@ class MegDetSyncBN(_BatchNorm):
             weight = self.num_batches_tracked.clamp(min=1).double()
             weight = weight.reciprocal()
         else:
-            weight = torch.full_like(count, self.momentum)
+            weight = self.momentum
         unbiased = var * (count / (count - 1).clamp(min=1))
         for running, batch, least in (
             (self.running_mean, mean, 1),

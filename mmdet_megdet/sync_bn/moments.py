@@ -71,12 +71,12 @@ def centre_parts(
     parts = blocks.split(x)
     if out is None or not pieces:
         work = torch.empty_like(parts[0], dtype=blocks.dtype)
-    outs = [work] * len(parts) if out is None else blocks.split(out)
+        works = [work[: len(part)] for part in parts]
+    outs = works if out is None else blocks.split(out)
     origins, firsts, seconds = [], [], []
     # The corrected two-pass algorithm within a block: the first moment about
     # the rounded mean takes back what the rounding did to the second.
-    for block, centred in zip(parts, outs, strict=True):
-        centred = centred[: len(block)]
+    for number, (block, centred) in enumerate(zip(parts, outs, strict=True)):
         origin = block.sum(dim, keepdim=True, dtype=blocks.dtype)
         origin /= block.shape[dim]
         torch.sub(block, origin, out=centred)
@@ -87,7 +87,7 @@ def centre_parts(
             norms = torch.linalg.vector_norm(rows, dim=-1)
             second = norms.square_().view(-1, pieces).sum(-1)
         else:
-            squares = torch.mul(centred, centred, out=work[: len(block)])
+            squares = torch.mul(centred, centred, out=works[number])
             second = squares.sum(dim)
         seconds.append(second)
 
@@ -109,13 +109,9 @@ def pack(count: int, mean: Tensor, second: Tensor) -> Tensor:
         Tensor: float64 ``(2C + 1, )``: sum, sum of squares, count. Adding
         up those of all ranks gives that of the whole batch.
     """
-    channels = len(mean)
-    sums = mean.new_empty(2 * channels + 1)
-    torch.mul(mean, count, out=sums[:channels])
-    torch.addcmul(second, mean, mean, value=count, out=sums[channels:-1])
+    squares = torch.addcmul(second, mean, mean, value=count)
     # Filled on the device: a copy from the host would wait for it.
-    sums[-1:].fill_(count)
-    return sums
+    return torch.cat([mean * count, squares, mean.new_full((1,), count)])
 
 
 def unpack(sums: Tensor) -> tuple[Tensor, Tensor, Tensor]:

@@ -38,10 +38,10 @@ def normalise(
         shift (Tensor): ``(C, )``, or a row for each part.
     """
     blocks = Blocks(x)
-    for centred, y_block, scale_block, shift_block in zip(
+    for centred, y_block, (scale_block, shift_block) in zip(
         _centred(blocks, x, y, origin),
         blocks.split(y),
-        *map(blocks.split_vector, (scale, shift)),
+        blocks.split_vectors(scale, shift),
         strict=True,
     ):
         _deliver(centred.mul_(scale_block).add_(shift_block), y_block)
@@ -55,11 +55,8 @@ def gradient_sums(
     if blocks.pieces and x.dtype == blocks.dtype:
         return _gradient_sums_of_rows(x, dy, origin, blocks.pieces)
     sums, products = [], []
-    for x_block, dy_block, origin_block in zip(
-        blocks.split(x),
-        blocks.split(dy),
-        blocks.split_vector(origin),
-        strict=True,
+    for x_block, dy_block, (origin_block,) in zip(
+        *map(blocks.split, (x, dy)), blocks.split_vectors(origin), strict=True
     ):
         sums.append(dy_block.sum(blocks.dim, dtype=blocks.dtype))
         product = (x_block - origin_block).mul_(dy_block)
@@ -100,8 +97,8 @@ def centre(x: Tensor, dx: Tensor, origin: Tensor) -> None:
     if not holds_centred(dx):
         return
     blocks = Blocks(x)
-    for x_block, dx_block, origin_block in zip(
-        *map(blocks.split, (x, dx)), blocks.split_vector(origin), strict=True
+    for x_block, dx_block, (origin_block,) in zip(
+        *map(blocks.split, (x, dx)), blocks.split_vectors(origin), strict=True
     ):
         torch.sub(x_block, origin_block, out=dx_block)
 
@@ -115,18 +112,18 @@ def input_gradient(
     shift: Tensor,
     scale: Tensor,
 ) -> None:
-    """Write ``((x - origin) * slope + dy + shift) * scale`` into ``dx``,
+    """Write ``(dy - shift - (x - origin) * slope) * scale`` into ``dx``,
     which holds the centred input already if it can."""
     blocks = Blocks(x)
-    for centred, dy_block, dx_block, *constants in zip(
+    for centred, dy_block, dx_block, constants in zip(
         _centred(blocks, x, dx, origin),
         *map(blocks.split, (dy, dx)),
-        *map(blocks.split_vector, (slope, shift, scale)),
+        blocks.split_vectors(slope, shift, scale),
         strict=True,
     ):
         slope_block, shift_block, scale_block = constants
-        torch.addcmul(dy_block, centred, slope_block, out=centred)
-        _deliver(centred.add_(shift_block).mul_(scale_block), dx_block)
+        torch.addcmul(dy_block, centred, slope_block, value=-1, out=centred)
+        _deliver(centred.sub_(shift_block).mul_(scale_block), dx_block)
 
 
 def _centred(
@@ -135,8 +132,8 @@ def _centred(
     """The blocks of ``x - origin``, one at a time."""
     if holds_centred(out):
         return blocks.split(out)
-    pairs = zip(blocks.split(x), blocks.split_vector(origin), strict=True)
-    return (x_block - origin_block for x_block, origin_block in pairs)
+    pairs = zip(blocks.split(x), blocks.split_vectors(origin), strict=True)
+    return (x_block - origin_block for x_block, (origin_block,) in pairs)
 
 
 def _deliver(result: Tensor, out: Tensor) -> None:

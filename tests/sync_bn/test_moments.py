@@ -80,8 +80,8 @@ def test_the_centred_input_is_left_behind(shape, channels_last, block, seed):
         patch.setattr(blocks, 'CPU_BLOCK_ELEMENTS', block)
         origins, count, mean, second = moments.centre_parts(x, out)
         parts = blocks.Blocks(x)
-        rows = zip(parts.split(x), parts.split_vector(origins), strict=True)
-        true = [block.double() - origin.double() for block, origin in rows]
+        rows = zip(parts.split(x), parts.split_vectors(origins), strict=True)
+        true = [block.double() - origin.double() for block, (origin,) in rows]
         found = [block.double() for block in parts.split(out)]
         again = moments.local_moments(x)
     # Numbers so close to their mean are subtracted without rounding.
