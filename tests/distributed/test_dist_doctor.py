@@ -155,8 +155,8 @@ def test_ranks_that_differ(tmp_path):
     assert re.match(
         rf'{own}: NCCL has no variable NCCL_SOCKET_TIMEOUT', unknown[0]
     )
-    # Every rank ends so, not only the one that prints.
-    assert said.count('exitcode  : 1 ') == 2
+    # torchrun lists the ranks that ended within its next look at them.
+    assert set(re.findall(r'exitcode  : (\S+) ', said)) == {'1'}
 
 
 @pytest.mark.slow
