@@ -155,8 +155,9 @@ def test_ranks_that_differ(tmp_path):
     assert re.match(
         rf'{own}: NCCL has no variable NCCL_SOCKET_TIMEOUT', unknown[0]
     )
-    # torchrun lists the ranks that ended within its next look at them.
-    assert set(re.findall(r'exitcode  : (\S+) ', said)) == {'1'}
+    # torchrun ends a rank that is slower to end than the other.
+    codes = set(re.findall(r'exitcode  : (\S+) ', said))
+    assert {'1'} <= codes <= {'1', '-15'}
 
 
 @pytest.mark.slow
