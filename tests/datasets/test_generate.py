@@ -225,7 +225,6 @@ def test_bad_arguments(tmp_path, bad, message):
 
 
 def test_mmdet_loads_boxes_and_masks(data):
-    pytest.importorskip('mmcv', reason='mmdet needs mmcv')
     from mmdet.datasets import CocoDataset
     from mmdet.datasets.transforms import LoadAnnotations
     from mmengine.registry import DefaultScope

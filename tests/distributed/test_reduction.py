@@ -33,7 +33,7 @@ def test_sums_and_time_beside_a_late_rank(pause):
     first, late = run_ranks(sums_of_a_late_rank, 2, pause)
     assert first[0] == late[0] == [3.0] * 3
     # What is done meanwhile is no waiting.
-    assert first[1] > LATE / 2 if not pause else first[1] < LATE / 2
+    assert (first[1] > LATE / 2) == (pause == 0)
     assert late[1] < LATE / 2
 
 

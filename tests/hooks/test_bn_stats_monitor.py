@@ -11,6 +11,9 @@ import pytest
 import torch
 from mmengine.hooks import Hook
 from mmengine.registry import HOOKS
+from tensorboard.backend.event_processing.event_accumulator import (
+    EventAccumulator,
+)
 from torch import nn
 
 from mmdet_megdet.hooks import BNStatsError, BNStatsMonitorHook
@@ -79,11 +82,8 @@ def test_where_the_numbers_go(tmp_path, meddle):
             assert (row['state'], row['count']) == ('alone', 128)
             assert row['between_share'] is None
 
-    accumulator = pytest.importorskip(
-        'tensorboard.backend.event_processing.event_accumulator'
-    )
     (events,) = tmp_path.glob('*/vis_data/events*')
-    read = accumulator.EventAccumulator(str(events))
+    read = EventAccumulator(str(events))
     read.Reload()
     by_step = {
         line['step']: line

@@ -174,9 +174,11 @@ def with_mim(installed, tmp_path):
     pip = [sys.executable, '-m', 'pip', '--retries', '1', '--timeout', '15']
     options = ['install', '-q', '--no-deps', '--no-compile', '-t', packages]
     requirements = ROOT / 'requirements' / 'mim.txt'
-    done = subprocess.run([*pip, *options, '-r', requirements])
+    done = subprocess.run(
+        [*pip, *options, '-r', requirements], capture_output=True, text=True
+    )
     if done.returncode:
-        pytest.skip('pip could not install requirements/mim.txt')
+        pytest.skip(f'pip could not install mim.txt: {done.stderr.strip()}')
     add_packages(installed.python, 'mim', packages)
     return installed
 

@@ -61,16 +61,3 @@ def test_gradient_sums_of_other_layouts(channels_last):
     for gradient in (dy, dy.transpose(2, 3).contiguous().transpose(2, 3)):
         assert_sums(x, gradient, origin, chain=32)
     assert_sums(x, dy[:1, :1, :1, :1].expand_as(x), origin, chain=32)
-
-
-@pytest.mark.parametrize(
-    ('length', 'pieces'),
-    [(1, 0), (31, 0), (32, 1), (1024, 1), (15200, 16), (60800, 64)],
-)
-def test_rows_are_equal_and_short(length, pieces):
-    assert blocks.equal_pieces(length) == pieces
-
-
-def test_a_prime_length_is_left_to_the_blocks():
-    assert blocks.equal_pieces(1031) == 0
-    assert blocks.equal_pieces(2062) == 0

@@ -39,7 +39,7 @@ from training_steps import (
     time_in_turns,
 )
 
-MODELS.register_module(module=MeetingBN, force=True)
+MODELS.register_module(module=MeetingBN)
 NORMS = dict(plain='BN', meeting='MeetingBN', synchronised='MegDetSyncBN')
 
 
