@@ -60,7 +60,7 @@ setup(
     packages=find_packages(include=['mmdet_megdet', 'mmdet_megdet.*']),
     # torch and the OpenMMLab libraries are not asked for here: whoever uses
     # a fork or a build of their own must not get a second copy over it.
-    install_requires=['numpy', 'rich'],
+    install_requires=['msgspec', 'numpy', 'rich'],
     extras_require={
         # mmengine and mmcv import pkg_resources, gone from setuptools 82.
         'openmmlab': [
@@ -77,8 +77,10 @@ setup(
             'pre-commit',
             'psutil',
             'pytest',
+            'pytest-xdist',
             'ruff',
             'tensorboard',
+            "triton==3.7.1; sys_platform == 'linux'",
         ],
     },
     cmdclass={'build_py': BuildWithMim},
