@@ -4,56 +4,27 @@
 from __future__ import annotations
 
 import logging
-import random
 from collections.abc import Callable
 from functools import partial
 
-import numpy as np
-import torch
 from mmengine.hooks import Hook
 from mmengine.logging import print_log
 from mmengine.registry import HOOKS
 from mmengine.runner import IterBasedTrainLoop, Runner
 from torch.utils.data import DataLoader
 
-
-def seed_generators(
-    seed: int, epoch: int, rank: int, worker_id: int | None = None
-) -> None:
-    """Seed Python's, numpy's and torch's global generators (all devices).
-
-    The numbers are mixed, not added: rank 1 of epoch 0 and rank 0 of epoch 1
-    have nothing in common.
-
-    Args:
-        seed (int): Seed of the run, not negative.
-        epoch (int): Epoch, from 0.
-        rank (int): Rank of the process.
-        worker_id (int, optional): Worker of the rank's dataloader. Defaults
-            to None, the training process itself.
-    """
-    # SeedSequence pads with zeros: without the + 1, worker 0 and its training
-    # process would be alike.
-    process = 0 if worker_id is None else worker_id + 1
-    words = np.random.SeedSequence(
-        [seed, epoch, rank, process]
-    ).generate_state(12)
-    random.seed(words[0:4].tobytes())
-    np.random.seed(words[4:8])
-    torch.manual_seed(int(words[8:10].view(np.uint64)[0]))
+from ..updates import seed_generators
 
 
 def _seed_worker(
     worker_id: int,
     *,
     worker_init_fn: Callable[[int], None] | None,
-    seed: int,
-    epoch: int,
-    rank: int,
+    words: tuple[int, ...],
 ) -> None:
     if worker_init_fn is not None:
         worker_init_fn(worker_id)
-    seed_generators(seed, epoch, rank, worker_id)
+    seed_generators(*words, worker_id)
 
 
 @HOOKS.register_module()
@@ -133,11 +104,11 @@ class EpochSeedHook(Hook):
 
     def before_train_epoch(self, runner: Runner) -> None:
         """Seed this process now, and the workers when they start."""
-        now = dict(seed=runner.seed, epoch=runner.epoch, rank=runner.rank)
-        seed_generators(**now)
+        words = (runner.seed, runner.epoch, runner.rank)
+        seed_generators(*words)
         loader = runner.train_dataloader
         loader.worker_init_fn = partial(
-            _seed_worker, worker_init_fn=self._worker_init_fn, **now
+            _seed_worker, worker_init_fn=self._worker_init_fn, words=words
         )
         # Where persistent workers are kept; the next epoch starts new ones.
         loader._iterator = None

@@ -14,7 +14,7 @@ from mmengine.runner import Runner
 from torch.utils.data import BatchSampler, DataLoader, Dataset
 
 from mmdet_megdet.hooks import EpochSeedHook
-from mmdet_megdet.hooks.epoch_seed import seed_generators
+from mmdet_megdet.updates import seed_generators
 
 _COUNT = itertools.count()
 
@@ -49,19 +49,6 @@ class OpenedAugmented(Augmented):
 def open_dataset(worker_id):
     torch.utils.data.get_worker_info().dataset.opened = True
     seed_generators(0, 0, 0)  # to be overruled
-
-
-def test_generators_repeat_and_never_coincide():
-    seen = []
-    for where in itertools.product(range(3), range(4), range(4)):
-        for worker_id in (None, 0, 1, 2):
-            seed_generators(*where, worker_id)
-            numbers = draw()
-            seed_generators(*where, worker_id)
-            assert draw() == numbers
-            seen.append(numbers)
-    for stream in zip(*seen, strict=True):
-        assert len(set(stream)) == len(seen) == 192
 
 
 def start_epoch(hook, loader, epoch, rank=0, seed=3):

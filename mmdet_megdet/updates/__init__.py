@@ -1,0 +1,16 @@
+# Copyright (c) mmdet_megdet contributors. All rights reserved.
+"""One iteration is one update, and the same one on any hardware."""
+
+from .batch_sampler import EpochBatch, UpdateBatchSampler
+from .image_streams import seed_by_image
+from .layout import epoch_layout, unit_of
+from .seeds import seed_generators
+
+__all__ = [
+    'EpochBatch',
+    'UpdateBatchSampler',
+    'epoch_layout',
+    'seed_by_image',
+    'seed_generators',
+    'unit_of',
+]
