@@ -28,8 +28,8 @@ class RankWatchHook(Hook):
 
     - Each rank tells in the store by which the ranks met where it is: epoch,
       update, micro-step, and whether it loads data, is in forward, in
-      backward, in the optimizer's step or in validation. (With GPUs that is the host's place;
-      the device may be behind.)
+      backward, in the optimizer's step or in validation. (With GPUs that is
+      the host's place; the device may be behind.)
     - A rank that has not moved for half of the collectives' timeout
       (``env_cfg.dist_cfg.timeout``) logs where it waits, which ranks give no
       sign of life and where they were last, and where the others are. It does
