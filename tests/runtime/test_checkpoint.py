@@ -18,7 +18,7 @@ from mmdet_megdet.runtime import (
     checkpoint,
     trust_checkpoints,
 )
-from mmdet_megdet.runtime.checkpoint import history_buffer_attribute
+from mmdet_megdet.runtime.safe_globals import named_attribute
 
 
 class Call:
@@ -141,9 +141,9 @@ def test_everything_refused_is_named(tmp_path):
 
 
 def test_getattr_stand_in():
-    assert history_buffer_attribute(HistoryBuffer, 'min') is HistoryBuffer.min
+    assert named_attribute(HistoryBuffer, 'min') is HistoryBuffer.min
     with pytest.raises(pickle.UnpicklingError, match='HistoryBuffer'):
-        history_buffer_attribute(HistoryBuffer, 'mro')
+        named_attribute(HistoryBuffer, 'mro')
 
 
 def test_trust_is_explicit(tmp_path, monkeypatch):
