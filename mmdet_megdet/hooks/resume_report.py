@@ -43,13 +43,13 @@ class ResumeReportHook(Hook):
             runner.optim_wrapper, OptimWrapper
         ):
             return
+        # Where they are missing, asking says so: ahead of loading.
+        checkpoint['message_hub'], checkpoint['meta']['epoch']
         saved = getattr(checkpoint, 'config_text', None)
-        of_config = resume.config_changes(
-            saved or '', runner.cfg.pretty_text if saved else ''
-        )
         source = getattr(checkpoint, 'source', 'the checkpoint')
+        of_config = resume.config_changes(saved or '', runner.cfg.pretty_text)
         if of_config is None:
-            _warn(f'the config in {source} cannot be read, nor compared.')
+            _warn(f"{source} holds no config to compare with today's.")
             of_config = []
         of_state = resume.scheduler_changes(
             checkpoint.get('param_schedulers'), runner.param_schedulers

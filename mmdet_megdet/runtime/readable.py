@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import io
-from collections import Counter, OrderedDict
+from collections import Counter, OrderedDict, deque
 from collections.abc import Iterator, Mapping
 from pathlib import PurePath
 from typing import Any
@@ -18,6 +18,11 @@ from .safe_globals import NUMPY_TYPE_CODES
 
 _DICTS = (dict, OrderedDict, Counter)
 _SEQUENCES = (list, tuple, set, torch.Size)
+_KINDS = (
+    (tuple, tuple),
+    (set | frozenset, set),
+    (list | deque | range, list),
+)
 # Which torch's safe loading reads without a word.
 _LEAVES = (
     type(None),
@@ -48,9 +53,9 @@ def plain(value: Any) -> Any:
     """Return the same in types that torch's safe loading reads.
 
     ConfigDict and other mappings become dicts; subclasses of list, tuple,
-    set, str, bytes, int and float become these; paths and NumPy's strings
-    become text. What is readable already is returned itself, and so is what
-    has no such form.
+    set, str, bytes, int and float become these, deques and ranges lists;
+    paths and NumPy's strings become text. What is readable already is
+    returned itself, and so is what has no such form.
 
     Args:
         value (Any): What is to be written.
@@ -65,8 +70,8 @@ def plain(value: Any) -> Any:
         return str(value)
     if isinstance(value, Mapping):
         return _plain_mapping(value)
-    for kind in (list, tuple, set):
-        if isinstance(value, kind):
+    for kinds, kind in _KINDS:
+        if isinstance(value, kinds):
             return _plain_sequence(value, kind)
     if type(value) not in _LEAVES:
         for kind, convert in _BASES:
@@ -143,7 +148,7 @@ def _leaves(value: Any, path: str) -> Iterator[tuple[str, Any]]:
         for index, item in enumerate(value):
             yield from _leaves(item, f'{path}[{index}]')
     elif type(value) is HistoryBuffer:
-        for name, item in vars(value).items():
+        for name, item in value.__getstate__().items():
             yield from _leaves(item, f'{path}.{name}')
     elif type(value) not in _LEAVES:
         yield path, value

@@ -71,18 +71,18 @@ def config_changes(saved: str, today: str) -> list[Change] | None:
 
     Returns:
         list[Change]: The settings that have an effect on a training and
-            differ; None where one of the texts is no config.
+            differ; None where one of the texts is no training's config.
     """
-    texts = []
+    flat = []
     for text in (saved, today):
-        config = read_config(text)
-        if config is None:
+        config = read_config(text) or {}
+        if 'optim_wrapper' not in config:
             return None
         schedulers = config.get('param_scheduler')
         if isinstance(schedulers, dict) and 'type' in schedulers:
             config['param_scheduler'] = [schedulers]
-        texts.append(settings({k: config[k] for k in _READ if k in config}))
-    old, new = texts
+        flat.append(settings({k: config[k] for k in _READ if k in config}))
+    old, new = flat
     return [
         Change(key, old.get(key, _NOT_SET), new.get(key, _NOT_SET))
         for key in dict.fromkeys([*old, *new])
@@ -97,9 +97,8 @@ def check_kinds(changes: Sequence[Change]) -> None:
         CheckpointError: If a scheduler or the optimizer has another type.
     """
     for change in changes:
-        if _KIND.match(change.key) and _base(change.saved) != _base(
-            change.today
-        ):
+        kinds = {_base(change.saved), _base(change.today)}
+        if _KIND.match(change.key) and len(kinds - {_NOT_SET}) > 1:
             raise CheckpointError(
                 f'{change.key} is {change.today} in the config and '
                 f'{change.saved} in that of the checkpoint, whose state it '
