@@ -20,7 +20,7 @@ import os
 import pickle
 import zipfile
 from collections import OrderedDict
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -68,12 +68,13 @@ class LoadedCheckpoint(dict):
     that is missing says that the file cannot be resumed from.
 
     Args:
-        content (Mapping): What the file holds, or its ``meta``.
+        content (dict): What the file holds, or its ``meta``.
         source (str): The file.
     """
 
-    def __init__(self, content: Mapping, source: str) -> None:
-        super().__init__(content)
+    def __init__(self, content: dict, source: str) -> None:
+        # Not by its own methods, which a file can hide by attributes.
+        super().__init__(dict.items(content))
         self.source = source
         self.config_text: str | None = None
         if hasattr(content, '_metadata'):  # of a model's state_dict
@@ -106,17 +107,16 @@ def without_configs(content: Any, source: str) -> Any:
     if not isinstance(content, dict):
         return content
     checkpoint = LoadedCheckpoint(content, source)
-    # New dicts: those of a file may have attributes that hide methods.
     texts = []
     if isinstance(checkpoint.get('meta'), dict):
         meta = LoadedCheckpoint(checkpoint['meta'], source)
         texts += [meta.pop(key, None) for key in _CONFIG_KEYS]
         checkpoint['meta'] = meta
     if isinstance(checkpoint.get('message_hub'), dict):
-        hub = dict(checkpoint['message_hub'])
+        hub = dict(dict.items(checkpoint['message_hub']))
         for part in ('runtime_info', 'resumed_keys'):
             if isinstance(hub.get(part), dict):
-                hub[part] = dict(hub[part])
+                hub[part] = dict(dict.items(hub[part]))
                 texts += [hub[part].pop(key, None) for key in _CONFIG_KEYS]
         checkpoint['message_hub'] = hub
     texts = [text for text in texts if type(text) is str]

@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from mmdet.registry import OPTIMIZERS, PARAM_SCHEDULERS
+from mmdet.registry import DATASETS, OPTIMIZERS, PARAM_SCHEDULERS
 from mmdet.utils import register_all_modules
 from mmengine.config import ConfigDict
 from mmengine.logging import HistoryBuffer, MessageHub
@@ -249,6 +249,13 @@ def test_every_optimizer_goes_on(tmp_path, name):
         torch.testing.assert_close(
             resumed.weight, layer.weight, rtol=0, atol=0
         )
+
+
+def test_every_data_sets_metainfo_comes_back():
+    kinds = DATASETS.module_dict
+    infos = {n: getattr(k, 'METAINFO', {}) for n, k in kinds.items()}
+    assert infos['CocoDataset']['classes'][0] == 'person'
+    check_readable(plain(infos), 'test')
 
 
 def test_message_hub_comes_back(tmp_path):
