@@ -16,24 +16,24 @@ from .checkpoint import CheckpointError
 from .config_text import read_config
 from .same_run import settings
 
-# What of a config has an effect on a training; the rest is names for parts of
-# it, places, and what is shown.
+# What of a config has an effect on a training, in the order in which it is
+# told; the rest is names for parts of it, places, and what is shown.
 _READ = (
-    'auto_scale_lr',
-    'custom_hooks',
-    'data_preprocessor',
-    'default_hooks',
-    'model',
-    'model_wrapper_cfg',
-    'optim_wrapper',
     'param_scheduler',
-    'randomness',
+    'optim_wrapper',
+    'auto_scale_lr',
+    'model',
+    'data_preprocessor',
     'sync_bn',
+    'model_wrapper_cfg',
     'train_cfg',
     'train_dataloader',
+    'randomness',
     'val_cfg',
     'val_dataloader',
     'val_evaluator',
+    'custom_hooks',
+    'default_hooks',
 )
 _NO_EFFECT = re.compile(
     r'\.(num_workers|persistent_workers|pin_memory|prefetch_factor)$'
@@ -83,11 +83,12 @@ def config_changes(saved: str, today: str) -> list[Change] | None:
             config['param_scheduler'] = [schedulers]
         flat.append(settings({k: config[k] for k in _READ if k in config}))
     old, new = flat
-    return [
+    changed = [
         Change(key, old.get(key, _NOT_SET), new.get(key, _NOT_SET))
         for key in dict.fromkeys([*old, *new])
         if old.get(key) != new.get(key) and not _NO_EFFECT.search(key)
     ]
+    return sorted(changed, key=lambda c: _READ.index(c.key.split('.')[0]))
 
 
 def check_kinds(changes: Sequence[Change]) -> None:

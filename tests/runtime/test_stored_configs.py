@@ -138,16 +138,12 @@ def test_no_training_to_resume(folder, checkpoint, content):
 @pytest.mark.slow
 def test_tools(folder, checkpoint):
     path = write(folder, checkpoint, PROOF, *PLACES)
-    options = ['--cfg-options', 'train_dataloader.dataset.length=16']
-    common = [TINY_CONFIG, '--work-dir', folder / 'work', *options]
-    resumed = run(TOOLS / 'train.py', *common, '--resume', path, cwd=folder)
+    resumed = run(
+        *(TOOLS / 'train.py', TINY_CONFIG, '--work-dir', folder / 'work'),
+        *('--resume', path),
+        cwd=folder,
+    )
     assert resumed.returncode == 0, resumed.stdout
     tested = run(TOOLS / 'test.py', TINY_CONFIG, path, cwd=folder)
     assert tested.returncode == 0, tested.stdout
-    assert not (folder / 'proof').exists()
-    path = write(folder, of_mmdet_2(checkpoint), None)
-    refused = run(TOOLS / 'train.py', *common, '--resume', path, cwd=folder)
-    assert refused.returncode == 1
-    assert f'error: {path} cannot be resumed from' in refused.stdout
-    assert 'Traceback' not in refused.stdout
     assert not (folder / 'proof').exists()
