@@ -6,6 +6,8 @@ from .finite_loss import FiniteLossHook
 from .out_of_memory import OutOfMemoryHook
 from .preemption import PreemptionHook
 from .rank_watch import RankWatchHook
+from .readable_checkpoint import ReadableCheckpointHook
+from .resume_report import ResumeReportHook
 from .same_run import SameRunHook
 from .sync_bn_group import SyncBNGroupHook
 from .total_batch import TotalBatchHook
@@ -19,6 +21,8 @@ __all__ = [
     'OutOfMemoryHook',
     'PreemptionHook',
     'RankWatchHook',
+    'ReadableCheckpointHook',
+    'ResumeReportHook',
     'SameRunHook',
     'SyncBNGroupHook',
     'TotalBatchHook',
