@@ -8,6 +8,7 @@ from .out_of_memory import OutOfMemoryHook
 from .preemption import PreemptionHook
 from .rank_watch import RankWatchHook
 from .same_run import SameRunHook
+from .setup_check import SetupCheckHook
 from .sync_bn_group import SyncBNGroupHook
 from .total_batch import TotalBatchHook
 
@@ -22,6 +23,7 @@ __all__ = [
     'PreemptionHook',
     'RankWatchHook',
     'SameRunHook',
+    'SetupCheckHook',
     'SyncBNGroupHook',
     'TotalBatchHook',
 ]

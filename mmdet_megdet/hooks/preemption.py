@@ -15,6 +15,7 @@ from mmengine.registry import HOOKS
 from mmengine.runner import BaseLoop, EpochBasedTrainLoop, Runner
 
 from ..runtime.config import ConfigError
+from ..runtime.setup_check import check_setup
 from ..runtime.termination import (
     REQUEUE_STATUS,
     Preempted,
@@ -74,6 +75,7 @@ class PreemptionHook(Hook):
 
     def before_run(self, runner: Runner) -> None:
         """Shield the workers, ahead of hooks that look at the loader."""
+        check_setup(runner)
         for loop in (runner._train_loop, runner._val_loop):
             if isinstance(loop, BaseLoop):
                 shield_workers(loop.dataloader)

@@ -20,6 +20,7 @@ from ..recipe import (
     warmup_text,
 )
 from ..runtime.config import ConfigError, check_lr_scaling
+from ..runtime.setup_check import check_setup
 from ..schedulers import WarmupParamScheduler
 from .batch_facts import agreed_facts, batches_note, iterations_per_epoch
 from .batch_resume import continue_batch, iteration_schedulers
@@ -117,6 +118,7 @@ class TotalBatchHook(Hook):
         self._plans = plans
         self._check_config(runner, facts['accumulative_counts'])
         runner.optim_wrapper._accumulative_counts = self._plan.accumulation
+        check_setup(runner)
 
     def after_load_checkpoint(self, runner: Runner, checkpoint: dict) -> None:
         """Note the plan by which the checkpoint was trained."""

@@ -15,7 +15,7 @@ def schedulers_of(
     """Find the schedulers that write into an optimizer's groups.
 
     MMEngine keeps no list of them: they meet in the groups alone. The
-    garbage collector knows all objects, and takes some 50 ns for each.
+    garbage collector knows all objects, a million of them in 0.2 s.
     """
     return [
         thing
