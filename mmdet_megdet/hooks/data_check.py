@@ -16,6 +16,7 @@ from ..runtime.annotation_files import AnnotationProblem, find_problems
 from ..runtime.config import ConfigError
 from ..runtime.pictures import DataError, check_loading, innermost
 from ..runtime.setup_check import check_setup
+from ..runtime.workers import hold_workers
 
 
 @HOOKS.register_module()
@@ -69,6 +70,7 @@ class DataCheckHook(Hook):
     def before_run(self, runner: Runner) -> None:
         """Check the annotation files, if this is a training; a collective."""
         check_setup(runner)
+        hold_workers(runner)
         # In val() and test() the Runner has not built it.
         if self.annotations == 'off' or not isinstance(
             runner._train_loop, BaseLoop

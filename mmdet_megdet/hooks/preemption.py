@@ -23,6 +23,7 @@ from ..runtime.termination import (
     shield_workers,
 )
 from ..runtime.train_loop import ResumableTrainLoop
+from ..runtime.workers import hold_workers
 from ..sync_bn.groups import group_timeout
 from .atomic_checkpoint import AtomicCheckpointHook
 from .rank_watch import RankWatchHook
@@ -76,6 +77,7 @@ class PreemptionHook(Hook):
     def before_run(self, runner: Runner) -> None:
         """Shield the workers, ahead of hooks that look at the loader."""
         check_setup(runner)
+        hold_workers(runner)
         for loop in (runner._train_loop, runner._val_loop):
             if isinstance(loop, BaseLoop):
                 shield_workers(loop.dataloader)

@@ -4,9 +4,17 @@
 from __future__ import annotations
 
 import gc
+from collections.abc import Iterator
 
 from mmengine.optim import BaseOptimWrapper, _ParamScheduler
+from mmengine.runner.loops import _InfiniteDataloaderIterator
 from torch.optim import Optimizer
+from torch.utils.data import DataLoader
+
+
+def endless_batches(loader: DataLoader) -> Iterator:
+    """Iterate over a loader again and again, as IterBasedTrainLoop does."""
+    return _InfiniteDataloaderIterator(loader)
 
 
 def schedulers_of(
