@@ -15,6 +15,7 @@ from mmdet.utils import setup_cache_size_limit_of_dynamo
 from mmengine.config import Config
 from mmengine.dist import all_gather_object
 
+from mmdet_megdet.hooks import SetupCheckHook
 from mmdet_megdet.runtime import (
     CheckpointError,
     ConfigError,
@@ -164,6 +165,7 @@ def main() -> None:
     runner = build_runner(cfg)
     check_same_start(cfg)
     check_annotation_files(cfg)
+    runner.register_hook(SetupCheckHook())
     runner.train()
 
 

@@ -9,6 +9,7 @@ from .rank_watch import RankWatchHook
 from .readable_checkpoint import ReadableCheckpointHook
 from .resume_report import ResumeReportHook
 from .same_run import SameRunHook
+from .setup_check import SetupCheckHook
 from .sync_bn_group import SyncBNGroupHook
 from .total_batch import TotalBatchHook
 
@@ -24,6 +25,7 @@ __all__ = [
     'ReadableCheckpointHook',
     'ResumeReportHook',
     'SameRunHook',
+    'SetupCheckHook',
     'SyncBNGroupHook',
     'TotalBatchHook',
 ]

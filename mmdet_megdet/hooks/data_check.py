@@ -15,6 +15,8 @@ from mmengine.runner import BaseLoop, Runner
 from ..runtime.annotation_files import AnnotationProblem, find_problems
 from ..runtime.config import ConfigError
 from ..runtime.pictures import DataError, check_loading, innermost
+from ..runtime.setup_check import check_setup
+from ..runtime.workers import hold_workers
 
 
 @HOOKS.register_module()
@@ -67,6 +69,8 @@ class DataCheckHook(Hook):
 
     def before_run(self, runner: Runner) -> None:
         """Check the annotation files, if this is a training; a collective."""
+        check_setup(runner)
+        hold_workers(runner)
         # In val() and test() the Runner has not built it.
         if self.annotations == 'off' or not isinstance(
             runner._train_loop, BaseLoop

@@ -9,6 +9,7 @@ leaves it alone; on GPUs the Runner makes it.
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 from collections.abc import Mapping
 from datetime import timedelta
@@ -18,6 +19,9 @@ import torch
 import torch.distributed as dist
 from mmengine.device import get_device
 
+# A line of sattach --layout.
+_NODE = re.compile(r'\s*Node \d+ \((?P<name>.+)\), .*: (?P<tasks>[\d ]+)')
+_UNKNOWN_HOST = "cannot tell rank 0's host ({}): set MASTER_ADDR to it."
 _DEFAULT_PORT = '29500'  # torch.distributed's and MMEngine's
 
 
@@ -57,7 +61,7 @@ def export_rank(launcher: str, port: int | None = None) -> int:
         if port is not None:
             env['MASTER_PORT'] = str(port)
         if 'MASTER_ADDR' not in env:
-            env['MASTER_ADDR'] = _first_slurm_host()
+            env['MASTER_ADDR'] = _slurm_host_of_rank_0()
     elif launcher == 'mpi':
         prefix = 'OMPI_COMM_WORLD_'
         names = [prefix + name for name in ('RANK', 'LOCAL_RANK', 'SIZE')]
@@ -143,19 +147,51 @@ def _require(launcher: str, *names: str) -> None:
         )
 
 
-def _first_slurm_host() -> str:
-    _require('slurm', 'SLURM_NODELIST')
-    nodes = os.environ['SLURM_NODELIST']
+def _slurm_host_of_rank_0() -> str:
+    """Name the node on which task 0 of this job step runs.
+
+    It is the first of the step's nodes, unless tasks were dealt out as a file
+    said (``srun --distribution=arbitrary``): then Slurm is asked.
+    """
+    env = os.environ
+    if '0' in env.get('SLURM_GTIDS', env['SLURM_PROCID']).split(','):
+        own = env.get('SLURMD_NODENAME')
+        if own:
+            return own
+    if 'arbitrary' in env.get('SLURM_DISTRIBUTION', '') or any(
+        name in env for name in ('SLURM_HOSTFILE', 'SLURM_ARBITRARY_NODELIST')
+    ):
+        return _host_by_layout()
+    # srun may have been given a part of the job's nodes.
+    for name in ('SLURM_STEP_NODELIST', 'SLURM_JOB_NODELIST'):
+        if env.get(name):
+            break
+    else:
+        name = 'SLURM_NODELIST'
+        _require('slurm', name)
+    return _ask_slurm('scontrol', 'show', 'hostnames', env[name]).split()[0]
+
+
+def _host_by_layout() -> str:
+    _require('slurm', 'SLURM_JOB_ID', 'SLURM_STEP_ID')
+    step = '{SLURM_JOB_ID}.{SLURM_STEP_ID}'.format_map(os.environ)
+    layout = _ask_slurm('sattach', '--layout', step)
+    for line in layout.splitlines():
+        node = _NODE.fullmatch(line)
+        if node and '0' in node['tasks'].split():
+            return node['name']
+    raise LaunchError(_UNKNOWN_HOST.format(f'sattach --layout: {layout}'))
+
+
+def _ask_slurm(*command: str) -> str:
     try:
-        hosts = subprocess.run(
-            ['scontrol', 'show', 'hostnames', nodes],
-            capture_output=True,
-            text=True,
-            check=True,
-        ).stdout.split()
-        return hosts[0]
-    except (OSError, subprocess.CalledProcessError, IndexError) as error:
-        raise LaunchError(
-            f"cannot tell rank 0's host from SLURM_NODELIST={nodes} "
-            f'(scontrol show hostnames: {error}): set MASTER_ADDR to it.'
-        ) from error
+        said = subprocess.run(
+            command, capture_output=True, text=True, check=True
+        ).stdout
+    except (OSError, subprocess.CalledProcessError) as error:
+        reason = f'{" ".join(command)}: {error}'
+        raise LaunchError(_UNKNOWN_HOST.format(reason)) from error
+    if not said.strip():
+        reason = f'{" ".join(command)} says nothing'
+        raise LaunchError(_UNKNOWN_HOST.format(reason))
+    return said

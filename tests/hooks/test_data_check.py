@@ -84,3 +84,22 @@ def test_off_reads_no_annotations_but_pictures(train, path, monkeypatch):
 def test_wrong_option_is_refused():
     with pytest.raises(ConfigError, match="annotations='no' is not"):
         DataCheckHook(annotations='no')
+
+
+def test_a_worker_that_started_first_names_the_picture(tmp_path):
+    """Under MMEngine's loop by iteration workers start ahead of hooks."""
+    folder = tmp_path / 'data'
+    write_pictures(folder)
+    for number in (3, 5):
+        picture = folder / 'images' / f'{number}.jpg'
+        picture.write_bytes(picture.read_bytes()[:-300])
+    cfg = pictures_config(
+        folder,
+        tmp_path / 'run',
+        train_dataloader__num_workers=1,
+        train_cfg=dict(type='IterBasedTrainLoop', max_iters=16, _delete_=True),
+    )
+    cfg.param_scheduler = None
+    cfg.default_hooks.pop('epoch_seed', None)
+    with pytest.raises(DataError, match=r'image [35] \(.*cut off'):
+        train_on_pictures(cfg)

@@ -1,5 +1,6 @@
 # Copyright (c) mmdet_megdet contributors. All rights reserved.
 
+
 from __future__ import annotations
 
 from types import SimpleNamespace
@@ -7,13 +8,14 @@ from types import SimpleNamespace
 import pytest
 import torch
 from mmengine.dataset import BaseDataset
-from mmengine.optim import OneCycleLR
+from mmengine.optim import ConstantLR, MultiStepLR, OneCycleLR, OptimWrapper
 from mmengine.runner import Runner
 
 from mmdet_megdet.upstream.mmengine_names import (
     annealing_functions,
     is_cut_to_batches,
     resumes,
+    schedulers_of,
 )
 from tests.data.faults_run import train
 
@@ -53,3 +55,17 @@ def test_resumes(tmp_path):
     assert not resumes(runner)
     assert not resumes(SimpleNamespace(_resume=False))
     assert resumes(SimpleNamespace(_resume=True))
+
+
+def make_optimizer():
+    return torch.optim.SGD([torch.nn.Parameter(torch.zeros(1))], lr=0.1)
+
+
+def test_the_schedulers_of_an_optimizer():
+    optimizer = make_optimizer()
+    wrapper = OptimWrapper(optimizer)
+    found = {MultiStepLR(wrapper, [3]), ConstantLR(optimizer)}
+    elsewhere = ConstantLR(make_optimizer())
+    for given in (optimizer, wrapper):
+        assert set(schedulers_of(given)) == found
+    assert elsewhere not in found
