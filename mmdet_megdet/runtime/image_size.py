@@ -1,0 +1,93 @@
+# Copyright (c) mmdet_megdet contributors. All rights reserved.
+"""The size that an image has when a pipeline has decoded it.
+
+A header tells it, unless the file asks to be turned: which formats a decoder
+turns, by which entry and with which flag, differs between OpenCV, its
+versions, and PIL. A file that may ask for it, or that PIL does not take, is
+decoded by the pipeline's own decoder.
+"""
+
+from __future__ import annotations
+
+import struct
+from pathlib import Path
+
+import cv2
+import mmcv
+from PIL import Image
+
+_ORIENTATION = 0x0112
+# OpenCV refuses more, unless OPENCV_IO_MAX_IMAGE_PIXELS says otherwise.
+_MANY_PIXELS = 1 << 30
+
+
+def decoded_size(
+    path: str | Path, color_type: str = 'color', backend: str | None = 'cv2'
+) -> tuple[int, int]:
+    """Decode an image as LoadImageFromFile does, and return its size.
+
+    Args:
+        path (str or Path): The image.
+        color_type (str): LoadImageFromFile's option.
+        backend (str, optional): Its ``imdecode_backend``.
+
+    Returns:
+        tuple[int, int]: Width and height.
+
+    Raises:
+        ValueError: If the decoder makes nothing of it.
+    """
+    content = Path(path).read_bytes()
+    image = mmcv.imfrombytes(content, flag=color_type, backend=backend)
+    if image is None:
+        raise ValueError(f'the decoder {backend!r} makes nothing of it')
+    return image.shape[1], image.shape[0]
+
+
+def size_when_decoded(
+    path: str | Path, color_type: str = 'color', backend: str | None = 'cv2'
+) -> tuple[int, int]:
+    """Return what :func:`decoded_size` does, decoding only if it must.
+
+    Args:
+        path (str or Path): The image.
+        color_type (str): LoadImageFromFile's option.
+        backend (str, optional): Its ``imdecode_backend``.
+
+    Returns:
+        tuple[int, int]: Width and height.
+    """
+    size = None
+    try:
+        with Image.open(path) as image:
+            if not _may_turn(path, image):
+                size = image.size
+    except Exception:
+        # A format or a size that PIL refuses, and another decoder may not.
+        size = None
+    if size is None or size[0] * size[1] > _MANY_PIXELS:
+        return decoded_size(path, color_type, backend)
+    if backend == 'cv2' and not cv2.haveImageReader(str(path)):
+        raise ValueError('OpenCV has no decoder for it')
+    return size
+
+
+def _may_turn(path: str | Path, image: Image.Image) -> bool:
+    """Whether anything in a file may be an orientation other than upright."""
+    if image.format != 'PNG':
+        return image.getexif().get(_ORIENTATION, 1) != 1
+    # Asking PIL for a PNG's would decode the whole image.
+    named = any('exif' in str(k) or 'xmp' in str(k) for k in image.info)
+    return named or _has_exif_chunk(path)
+
+
+def _has_exif_chunk(path: str | Path) -> bool:
+    """Whether a PNG has a chunk of EXIF, which may stand behind the image."""
+    with open(path, 'rb') as file:
+        file.seek(8)
+        while len(head := file.read(8)) == 8:
+            length, kind = struct.unpack('>I4s', head)
+            if kind in (b'eXIf', b'IEND'):
+                return kind == b'eXIf'
+            file.seek(length + 4, 1)
+    return False
