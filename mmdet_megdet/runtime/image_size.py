@@ -14,11 +14,24 @@ from pathlib import Path
 
 import cv2
 import mmcv
+import numpy as np
+from mmcv.image import io
 from PIL import Image
 
 _ORIENTATION = 0x0112
+_TURNING = ('color', 'grayscale')
 # OpenCV refuses more, unless OPENCV_IO_MAX_IMAGE_PIXELS says otherwise.
 _MANY_PIXELS = 1 << 30
+
+
+def _decode(
+    path: str | Path, color_type: str, backend: str | None
+) -> np.ndarray:
+    content = Path(path).read_bytes()
+    image = mmcv.imfrombytes(content, flag=color_type, backend=backend)
+    if image is None:
+        raise ValueError(f'the decoder {backend!r} makes nothing of it')
+    return image
 
 
 def decoded_size(
@@ -37,11 +50,36 @@ def decoded_size(
     Raises:
         ValueError: If the decoder makes nothing of it.
     """
-    content = Path(path).read_bytes()
-    image = mmcv.imfrombytes(content, flag=color_type, backend=backend)
-    if image is None:
-        raise ValueError(f'the decoder {backend!r} makes nothing of it')
-    return image.shape[1], image.shape[0]
+    height, width = _decode(path, color_type, backend).shape[:2]
+    return width, height
+
+
+def is_turned_in_place(
+    path: str | Path, color_type: str = 'color', backend: str | None = 'cv2'
+) -> bool:
+    """Return whether decoding turns an image without changing its size.
+
+    So it is with a square one, or one turned by 180 degrees or mirrored: no
+    size tells whether its boxes were drawn before or after.
+
+    Args:
+        path (str or Path): The image.
+        color_type (str): LoadImageFromFile's option.
+        backend (str, optional): Its ``imdecode_backend``.
+    """
+    backend = backend or io.imread_backend
+    if color_type not in _TURNING or backend not in ('cv2', 'pillow'):
+        return False
+    try:
+        with Image.open(path) as image:
+            may_turn, size = _may_turn(path, image), image.size
+    except Exception:
+        return False
+    if not may_turn or size != size_when_decoded(path, color_type, backend):
+        return False
+    turned = _decode(path, color_type, backend)
+    as_it_lies = _decode(path, f'{color_type}_ignore_orientation', backend)
+    return turned.shape == as_it_lies.shape and (turned != as_it_lies).any()
 
 
 def size_when_decoded(
@@ -65,6 +103,7 @@ def size_when_decoded(
     except Exception:
         # A format or a size that PIL refuses, and another decoder may not.
         size = None
+    backend = backend or io.imread_backend
     if size is None or size[0] * size[1] > _MANY_PIXELS:
         return decoded_size(path, color_type, backend)
     if backend == 'cv2' and not cv2.haveImageReader(str(path)):

@@ -85,8 +85,8 @@ class CheckedPipeline(Compose):
                 different = other_size((width, height), said)
                 if different is not None:
                     raise ValueError(
-                        f'the image is decoded as {different}, as the '
-                        'annotation file says: its boxes would lie wrong'
+                        'its boxes would lie wrong, for its size, decoded and '
+                        f'in the annotation file, is {different}'
                     )
         return data
 
@@ -105,8 +105,11 @@ def other_size(
     """
     if tuple(actual) == tuple(said):
         return None
-    turned = ', turned by EXIF' if tuple(actual[::-1]) == tuple(said) else ''
-    return f'{actual[0]}x{actual[1]}{turned}, not {said[0]:g}x{said[1]:g}'
+    text = f'{actual[0]}x{actual[1]}, not {said[0]:g}x{said[1]:g}'
+    if tuple(actual[::-1]) == tuple(said):
+        text += ' (an EXIF orientation turns it, or the file has width and '
+        text += 'height exchanged)'
+    return text
 
 
 _REMEDY = (

@@ -76,12 +76,13 @@ def check_pictures(
                 found[fault[0]].append(fault[1])
     for kind, names in found.items():
         if names:
-            yield failure(
+            finding = warning if kind == _TURNED else failure
+            yield finding(
                 check,
                 f'{len(names)} of {len(chosen)} {kind}: {some(names)}',
                 _REMEDIES[kind],
             )
-    if chosen and not any(found.values()):
+    if chosen and not any(n for k, n in found.items() if k != _TURNED):
         how = 'decode' if decode else 'have the size that the file says'
         yield passed(
             check,
@@ -90,6 +91,7 @@ def check_pictures(
         )
 
 
+_TURNED = 'are turned by an EXIF orientation that leaves their size'
 _REMEDIES = {
     'are not there': 'Complete the folder, or look at data_prefix.img: '
     'file_name in the annotation file is relative to it.',
@@ -99,6 +101,8 @@ _REMEDIES = {
     'images are off: use the images that the file was made for, or let the '
     "pipeline read them without turning (LoadImageFromFile's "
     "color_type='color_ignore_orientation').",
+    _TURNED: 'Draw the boxes of one: they lie right only if they were made '
+    'for the turned image.',
 }
 
 
@@ -113,10 +117,14 @@ def _fault(
     path: Path, image: Listed, reader: Any, decode: bool
 ) -> tuple[str, str] | None:
     """What is wrong with an image: the kind, and its name with details."""
-    from mmdet_megdet.runtime.image_size import decoded_size, size_when_decoded
+    from mmdet_megdet.runtime.image_size import (
+        decoded_size,
+        is_turned_in_place,
+        size_when_decoded,
+    )
     from mmdet_megdet.runtime.pictures import is_cut_off, other_size
 
-    missing, unreadable, size = _REMEDIES
+    missing, unreadable, size, turned = _REMEDIES
     name = f'{image.file} (id {image.key})'
     if not path.is_file():
         return missing, name
@@ -125,8 +133,9 @@ def _fault(
             text = f'{name}: cut off, after {path.stat().st_size} bytes'
             return unreadable, text
         look = decoded_size if decode else size_when_decoded
-        actual = look(path, *reader)
+        different = other_size(look(path, *reader), image.size)
+        if different is not None:
+            return size, f'{name}: {different}'
+        return (turned, name) if is_turned_in_place(path, *reader) else None
     except Exception as error:
         return unreadable, f'{name}: {reason(error)}'
-    different = other_size(actual, image.size)
-    return None if different is None else (size, f'{name}: {different}')
