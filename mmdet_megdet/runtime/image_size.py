@@ -13,12 +13,19 @@ import struct
 from pathlib import Path
 
 import cv2
-import mmcv
 import numpy as np
-from mmcv.image import io
 from PIL import Image
 
 _ORIENTATION = 0x0112
+_FLAGS = dict(
+    color=cv2.IMREAD_COLOR,
+    grayscale=cv2.IMREAD_GRAYSCALE,
+    unchanged=cv2.IMREAD_UNCHANGED,
+    color_ignore_orientation=cv2.IMREAD_IGNORE_ORIENTATION | cv2.IMREAD_COLOR,
+    grayscale_ignore_orientation=(
+        cv2.IMREAD_IGNORE_ORIENTATION | cv2.IMREAD_GRAYSCALE
+    ),
+)
 _TURNING = ('color', 'grayscale')
 # OpenCV refuses more, unless OPENCV_IO_MAX_IMAGE_PIXELS says otherwise.
 _MANY_PIXELS = 1 << 30
@@ -28,7 +35,14 @@ def _decode(
     path: str | Path, color_type: str, backend: str | None
 ) -> np.ndarray:
     content = Path(path).read_bytes()
-    image = mmcv.imfrombytes(content, flag=color_type, backend=backend)
+    if backend == 'cv2':
+        # As mmcv does, which may be what is broken where the doctor looks.
+        data = np.frombuffer(content, np.uint8)
+        image = cv2.imdecode(data, _FLAGS[color_type])
+    else:
+        import mmcv
+
+        image = mmcv.imfrombytes(content, flag=color_type, backend=backend)
     if image is None:
         raise ValueError(f'the decoder {backend!r} makes nothing of it')
     return image
@@ -67,8 +81,7 @@ def is_turned_in_place(
         color_type (str): LoadImageFromFile's option.
         backend (str, optional): Its ``imdecode_backend``.
     """
-    backend = backend or io.imread_backend
-    if color_type not in _TURNING or backend not in ('cv2', 'pillow'):
+    if color_type not in _TURNING or backend not in ('cv2', 'pillow', None):
         return False
     try:
         with Image.open(path) as image:
@@ -103,7 +116,6 @@ def size_when_decoded(
     except Exception:
         # A format or a size that PIL refuses, and another decoder may not.
         size = None
-    backend = backend or io.imread_backend
     if size is None or size[0] * size[1] > _MANY_PIXELS:
         return decoded_size(path, color_type, backend)
     if backend == 'cv2' and not cv2.haveImageReader(str(path)):
