@@ -8,7 +8,7 @@ lets checkpoints of MMEngine pass torch's safe loading, and makes base configs
 
 from mmengine.config.utils import MODULE2PACKAGE
 
-from . import hooks, monitor, recipe, runtime, schedulers, sync_bn
+from . import hooks, monitor, recipe, runtime, schedulers, sync_bn, updates
 from .version import __version__
 
 __all__ = [
@@ -19,6 +19,7 @@ __all__ = [
     'runtime',
     'schedulers',
     'sync_bn',
+    'updates',
 ]
 
 # Where configs lie, MMEngine asks the installed distribution of this name and,

@@ -2,11 +2,12 @@
 from .atomic_checkpoint import AtomicCheckpointHook
 from .bn_stats_monitor import BNStatsError, BNStatsMonitorHook
 from .data_check import DataCheckHook
-from .epoch_seed import EpochSeedHook
 from .finite_loss import FiniteLossHook
 from .out_of_memory import OutOfMemoryHook
 from .preemption import PreemptionHook
 from .rank_watch import RankWatchHook
+from .readable_checkpoint import ReadableCheckpointHook
+from .resume_report import ResumeReportHook
 from .same_run import SameRunHook
 from .sync_bn_group import SyncBNGroupHook
 from .total_batch import TotalBatchHook
@@ -16,11 +17,12 @@ __all__ = [
     'BNStatsError',
     'BNStatsMonitorHook',
     'DataCheckHook',
-    'EpochSeedHook',
     'FiniteLossHook',
     'OutOfMemoryHook',
     'PreemptionHook',
     'RankWatchHook',
+    'ReadableCheckpointHook',
+    'ResumeReportHook',
     'SameRunHook',
     'SyncBNGroupHook',
     'TotalBatchHook',

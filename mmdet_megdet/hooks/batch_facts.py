@@ -16,29 +16,32 @@ from ..sync_bn import bn_sizes
 from .sync_bn_group import SyncBNGroupHook
 
 
-def agreed_facts(runner: Runner, total_batch_size: int) -> dict[str, Any]:
+def agreed_facts(
+    runner: Runner, loader: DataLoader, total_batch_size: int
+) -> dict[str, Any]:
     """What a plan is made from, the same on every rank.
 
     A collective: all ranks call it, and what is wrong on one of them is
     raised on all, or the others would wait for it.
 
     Args:
-        runner (Runner): With what training needs built.
+        runner (Runner): With its model.
+        loader (DataLoader): For training.
         total_batch_size (int): Images of an optimizer update.
 
     Returns:
-        dict[str, Any]: 'images per GPU', 'iterations per epoch' (None where
-        training does not know epochs), 'total batch', 'BN sizes' (the
-        different ones; empty where no layer synchronises), and the config's
-        own 'accumulative_counts' (None if it has none).
+        dict[str, Any]: 'images per GPU', 'images of the data set', 'total
+        batch', 'BN sizes' (the different ones; empty where no layer
+        synchronises), and the config's own 'accumulative_counts' (None if it
+        has none).
 
     Raises:
         ConfigError: If ranks differ, or one cannot tell.
     """
     try:
         facts = {
-            'images per GPU': images_per_gpu(runner.train_dataloader),
-            'iterations per epoch': iterations_per_epoch(runner),
+            'images per GPU': images_per_gpu(loader),
+            'images of the data set': len(loader.dataset),
             'total batch': total_batch_size,
             'BN sizes': model_bn_sizes(runner),
             'accumulative_counts': _configured_counts(runner),
@@ -64,8 +67,8 @@ def agreed_facts(runner: Runner, total_batch_size: int) -> dict[str, Any]:
     return by_rank[0]
 
 
-def iterations_per_epoch(runner: Runner) -> int | None:
-    """Iterations of an epoch; None where training does not know epochs."""
+def micro_batches_per_epoch(runner: Runner) -> int | None:
+    """Return a stock loop's iterations of an epoch; None without epochs."""
     if isinstance(runner.train_loop, IterBasedTrainLoop):
         return None
     return len(runner.train_dataloader)
@@ -112,7 +115,9 @@ def model_bn_sizes(runner: Runner) -> list[int | None]:
 def _configured_counts(runner: Runner) -> int | None:
     """``accumulative_counts`` as the config has it; None if it has not."""
     config = runner.cfg.get('optim_wrapper')
-    if isinstance(config, dict) and 'accumulative_counts' in config:
-        return config['accumulative_counts']
-    counts = runner.optim_wrapper._accumulative_counts
+    if not isinstance(config, dict):
+        config = runner.optim_wrapper
+    if isinstance(config, dict):
+        return config.get('accumulative_counts')
+    counts = config._accumulative_counts
     return None if counts == 1 else counts

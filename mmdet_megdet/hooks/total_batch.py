@@ -10,20 +10,18 @@ from mmengine.logging import print_log
 from mmengine.optim import OptimWrapper, OptimWrapperDict, _ParamScheduler
 from mmengine.registry import HOOKS
 from mmengine.runner import BaseLoop, IterBasedTrainLoop, Runner
+from torch.utils.data import DataLoader
 
-from ..recipe import (
-    BatchPlan,
-    PlanError,
-    epoch_note,
-    format_table,
-    plan_rows,
-    warmup_text,
-)
+from ..recipe import BatchPlan, PlanError, format_table, plan_rows
 from ..runtime.config import ConfigError, check_lr_scaling
 from ..schedulers import WarmupParamScheduler
-from .batch_facts import agreed_facts, batches_note, iterations_per_epoch
-from .batch_resume import continue_batch, iteration_schedulers
+from ..updates import UpdateNote, UpdateTrainLoop, epoch_began, unit_of
+from .batch_facts import agreed_facts, batches_note, micro_batches_per_epoch
 
+_NO_UNITS = (
+    '\nAn update has these images on any hardware. BatchNorm, without a '
+    'bn_size in images, takes its statistics over others on other hardware.'
+)
 _TOTAL_OPTION = '--cfg-options default_hooks.total_batch.total_batch_size={}'
 
 
@@ -33,18 +31,19 @@ class TotalBatchHook(Hook):
 
     Contract:
 
-    - Before training it sets ``accumulative_counts`` of the optimizer
-      wrapper to ``total_batch_size / (world size * images per GPU)``, by a
-      :class:`~mmdet_megdet.recipe.BatchPlan`. The images per GPU are those
-      of the train dataloader, wherever they were set. What does not divide,
-      BN size included, is refused on every rank with the same message.
-    - Warm-ups of this package count updates and so follow by themselves;
-      schedulers that count epochs need not.
-    - It logs the plan as a table, and warns where an epoch is not a whole
-      number of updates.
-    - The plan is noted in checkpoints. A run that resumes on other hardware
-      is told so and goes on after the same epoch: the count of iterations is
-      converted (see :func:`~.batch_resume.continue_batch`).
+    - It splits ``total_batch_size`` over the ranks, the images per GPU (those
+      of the train dataloader, wherever they were set) and the micro-steps of
+      an update, by a :class:`~mmdet_megdet.recipe.BatchPlan`. What does not
+      divide, BN size included, is refused on every rank with the same
+      message. The log shows the plan as a table.
+    - Under :class:`~mmdet_megdet.updates.UpdateTrainLoop` the Runner's
+      iteration is the update. Checkpoints note that their ``iter`` counts
+      updates, and of what batch; a run resumed on other hardware goes on at
+      the next one.
+    - Under MMEngine's ``EpochBasedTrainLoop``, for configs that have it, it
+      sets ``accumulative_counts`` before training. Iterations are
+      micro-batches there, for all that counts them but this package's
+      warm-ups, and a run resumes on the same hardware alone.
 
     In a config it stands in ``default_hooks``, as ``total_batch``: a child
     config that sets ``custom_hooks`` would lose it there.
@@ -52,11 +51,6 @@ class TotalBatchHook(Hook):
     Args:
         total_batch_size (int): Images of an optimizer update. Defaults to
             256, MegDet's.
-        lengths_in_iterations (bool): Says that the lengths in a config for
-            ``IterBasedTrainLoop`` (``max_iters``, milestones, intervals) are
-            meant in iterations, though these are not updates. Without it
-            that loop is refused where gradients are accumulated. Defaults
-            to False.
 
     Raises:
         ConfigError: Before training, on every rank, if the batch cannot be
@@ -70,14 +64,45 @@ class TotalBatchHook(Hook):
     # Ahead of whatever looks at the count of iterations before training.
     priority = 'VERY_HIGH'
 
-    def __init__(
-        self, total_batch_size: int = 256, lengths_in_iterations: bool = False
-    ) -> None:
+    def __init__(self, total_batch_size: int = 256) -> None:
         self.total_batch_size = total_batch_size
-        self.lengths_in_iterations = lengths_in_iterations
         self._plans: list[BatchPlan] = []
         self._bn_sizes: list[int | None] = []
         self._saved: dict | None = None
+
+    def plan_for(self, runner: Runner, loader: DataLoader) -> BatchPlan:
+        """Split the batch on this hardware; a collective.
+
+        Args:
+            runner (Runner): With its model.
+            loader (DataLoader): For training.
+
+        Raises:
+            ConfigError: On every rank, if it cannot be split so.
+        """
+        facts = agreed_facts(runner, loader, self.total_batch_size)
+        self._bn_sizes = facts['BN sizes']
+        try:
+            self._plans = [
+                BatchPlan(
+                    runner.world_size,
+                    facts['images per GPU'],
+                    facts['total batch'],
+                    size,
+                )
+                # One even where no layer asks for statistics.
+                for size in self._bn_sizes or [None]
+            ]
+            self.unit_size = unit_of(self.total_batch_size, self._bn_sizes)
+        except PlanError as error:
+            raise ConfigError(
+                f'TotalBatchHook: {error.explain(_TOTAL_OPTION)}'
+            ) from None
+        except ValueError as error:
+            raise ConfigError(f'TotalBatchHook: {error}') from None
+        self._images = facts['images of the data set']
+        self._check_config(runner, facts['accumulative_counts'])
+        return self._plan
 
     def before_run(self, runner: Runner) -> None:
         """Set the accumulation, if this run is a training."""
@@ -95,28 +120,21 @@ class TotalBatchHook(Hook):
                 "the model's train_step: set accumulative_counts of each and "
                 'remove the hook.'
             )
-        facts = agreed_facts(runner, self.total_batch_size)
-        self._bn_sizes = facts['BN sizes']
-        try:
-            plans = [
-                BatchPlan(
-                    runner.world_size,
-                    facts['images per GPU'],
-                    facts['total batch'],
-                    size,
-                )
-                # One even where no layer asks for statistics.
-                for size in self._bn_sizes or [None]
-            ]
-        except PlanError as error:
+        loop = runner.train_loop
+        if isinstance(loop, UpdateTrainLoop):
+            return
+        plan = self.plan_for(runner, loop.dataloader)
+        if isinstance(loop, IterBasedTrainLoop) and plan.accumulation > 1:
             raise ConfigError(
-                f'TotalBatchHook: {error.explain(_TOTAL_OPTION)}'
-            ) from None
-        except ValueError as error:
-            raise ConfigError(f'TotalBatchHook: {error}') from None
-        self._plans = plans
-        self._check_config(runner, facts['accumulative_counts'])
-        runner.optim_wrapper._accumulative_counts = self._plan.accumulation
+                f'TotalBatchHook accumulates {plan.accumulation} micro-batches'
+                f' an update, and {type(loop).__name__} counts micro-batches: '
+                f'max_iters={loop.max_iters} would be '
+                f'{loop.max_iters / plan.accumulation:g} updates. Set '
+                "train_cfg=dict(type='UpdateTrainLoop', max_updates=..., "
+                "_delete_=True) and train_dataloader.batch_sampler=dict(type='"
+                "UpdateBatchSampler'): there all lengths are updates."
+            )
+        runner.optim_wrapper._accumulative_counts = plan.accumulation
 
     def after_load_checkpoint(self, runner: Runner, checkpoint: dict) -> None:
         """Note the plan by which the checkpoint was trained."""
@@ -124,11 +142,20 @@ class TotalBatchHook(Hook):
 
     def before_train(self, runner: Runner) -> None:
         """Continue what was resumed, and show the plan."""
-        if runner.iter > 0:
-            continue_batch(runner, self._saved, self._note(runner))
+        loop = runner.train_loop
+        if isinstance(loop, UpdateTrainLoop):
+            if loop.iter > 0:
+                now = self._update_note(loop, loop.iter)
+                loop.epoch_began = epoch_began(self._saved, now, loop.iter)
+        elif runner.iter > 0:
+            _check_same_split(self._saved, self._split_note(runner), runner)
         table = format_table([self._rows(runner)])
+        if isinstance(loop, UpdateTrainLoop) and (
+            not self._bn_sizes or None in self._bn_sizes
+        ):
+            table += _NO_UNITS
         print_log(f'TotalBatchHook:\n{table}', logger='current')
-        for note in self._epoch_notes(runner):
+        for note in self._notes(runner):
             print_log(
                 f'TotalBatchHook: {note}',
                 logger='current',
@@ -136,10 +163,18 @@ class TotalBatchHook(Hook):
             )
 
     def before_save_checkpoint(self, runner: Runner, checkpoint: dict) -> None:
-        """Note the plan in the checkpoint."""
+        """Note in the checkpoint what its ``iter`` counts."""
         # A model may be saved without having been trained.
-        if self._plans:
-            checkpoint['meta']['batch_plan'] = self._note(runner)
+        if not self._plans:
+            return
+        meta, loop = checkpoint['meta'], runner.train_loop
+        if isinstance(loop, UpdateTrainLoop):
+            # Either inside the epoch that is being made, or at its end.
+            same_epoch = meta['epoch'] == loop.epoch
+            began = loop.epoch_began if same_epoch else meta['iter']
+            meta['batch_plan'] = dict(self._update_note(loop, began))
+        else:
+            meta['batch_plan'] = self._split_note(runner)
 
     @property
     def _plan(self) -> BatchPlan:
@@ -148,7 +183,7 @@ class TotalBatchHook(Hook):
         return self._plans[0]
 
     def _check_config(self, runner: Runner, counts: int | None) -> None:
-        """Refuse what contradicts the plan, or means something else by it."""
+        """Refuse what contradicts the plan."""
         plan = self._plan
         if counts not in (None, plan.accumulation):
             raise ConfigError(
@@ -160,23 +195,6 @@ class TotalBatchHook(Hook):
                 'accumulative_counts, or set '
                 'default_hooks.total_batch.total_batch_size.'
             )
-        loop = runner.train_loop
-        if (
-            isinstance(loop, IterBasedTrainLoop)
-            and plan.accumulation > 1
-            and not self.lengths_in_iterations
-        ):
-            raise ConfigError(
-                f'TotalBatchHook accumulates {plan.accumulation} iterations '
-                f'an update, and {type(loop).__name__} counts iterations: '
-                f'max_iters={loop.max_iters} would be '
-                f'{loop.max_iters / plan.accumulation:g} updates. If the '
-                'lengths in the config (max_iters, milestones, intervals) '
-                'are meant in iterations on this hardware, say so: '
-                'default_hooks.total_batch.lengths_in_iterations=True (and '
-                'default_hooks.epoch_seed.type=IterTimerHook, since '
-                'EpochSeedHook needs epochs). Or train by epoch.'
-            )
         check_lr_scaling(
             runner.auto_scale_lr,
             plan.world_size,
@@ -184,20 +202,27 @@ class TotalBatchHook(Hook):
             plan.accumulation,
         )
 
-    def _note(self, runner: Runner) -> dict[str, int | None]:
+    def _update_note(self, loop: UpdateTrainLoop, began: int) -> UpdateNote:
+        return UpdateNote(
+            counts='updates',
+            total_batch_size=self._plan.total_batch_size,
+            unit_size=self.unit_size,
+            images=self._images,
+            epoch_began=began,
+        )
+
+    def _split_note(self, runner: Runner) -> dict[str, int | str | None]:
         return dict(
+            counts='micro-batches',
             world_size=self._plan.world_size,
             images_per_gpu=self._plan.images_per_gpu,
             total_batch_size=self._plan.total_batch_size,
             accumulation=self._plan.accumulation,
-            iterations_per_epoch=iterations_per_epoch(runner),
+            iterations_per_epoch=micro_batches_per_epoch(runner),
         )
 
     def _rows(self, runner: Runner) -> dict[str, str]:
-        every = [
-            plan_rows(plan, iterations_per_epoch(runner))
-            for plan in self._plans
-        ]
+        every = [plan_rows(plan) for plan in self._plans]
         rows = every[0]
         for name in ('BN statistics', 'BN groups'):
             rows[name] = (
@@ -205,28 +230,77 @@ class TotalBatchHook(Hook):
                 if self._bn_sizes
                 else 'no MegDetSyncBN layer'
             )
-        for scheduler in iteration_schedulers(runner):
-            rows |= _length_row(scheduler, self._plan)
+        by_update = isinstance(runner.train_loop, UpdateTrainLoop)
+        if by_update:
+            rows['epoch'] = f'{len(runner.train_dataloader)} updates'
+        elif micro_batches_per_epoch(runner) is not None:
+            rows['epoch'] = f'{len(runner.train_dataloader)} micro-batches'
+        for scheduler in _iteration_schedulers(runner):
+            rows |= _length_row(scheduler, by_update)
         return rows | {'learning rate': _learning_rate(runner)}
 
-    def _epoch_notes(self, runner: Runner) -> list[str]:
-        iterations = iterations_per_epoch(runner)
-        if iterations is None:
+    def _notes(self, runner: Runner) -> list[str]:
+        loop, plan = runner.train_loop, self._plan
+        if isinstance(loop, UpdateTrainLoop):
             return []
-        notes = [
-            epoch_note(iterations, self._plan.accumulation),
-            batches_note(runner.train_dataloader),
-        ]
+        notes = []
+        if plan.accumulation > 1:
+            notes.append(
+                f'under {type(loop).__name__} an iteration is a micro-batch, '
+                f'{plan.accumulation} of them an update: schedulers with '
+                'by_epoch=False other than the Precise ones, EMA, intervals '
+                'and the log count these, and a checkpoint inside an update '
+                'loses its gradients. '
+                "train_cfg.type='UpdateTrainLoop' counts updates."
+            )
+        if micro_batches_per_epoch(runner) is not None:
+            notes.append(batches_note(runner.train_dataloader))
         return [note for note in notes if note is not None]
 
 
-def _length_row(scheduler: _ParamScheduler, plan: BatchPlan) -> dict[str, str]:
-    """The length of a scheduler that counts updates or iterations."""
-    length = scheduler.end - scheduler.begin
-    if getattr(scheduler, 'count', 'iters') == 'updates':
-        text = warmup_text(length, plan.iterations(length))
+def _check_same_split(saved: dict | None, now: dict, runner: Runner) -> None:
+    """Refuse to go on under a stock loop where iterations are others."""
+    if saved is None:
+        each = now['iterations_per_epoch']
+        if each is None or runner.iter == runner.epoch * each:
+            return
+        reason = (
+            f'has {runner.iter} iterations in {runner.epoch} epochs, which '
+            f'are {runner.epoch * each} here, and does not say of what'
+        )
+    elif saved.get('counts') == 'updates':
+        reason = 'counts updates'
     else:
-        text = warmup_text(length / plan.accumulation, length)
+        changes = [
+            f'{key}={saved.get(key)} -> {now[key]}'
+            for key in now
+            if key != 'counts' and saved.get(key) != now[key]
+        ]
+        if not changes:
+            return
+        reason = f'was trained otherwise ({", ".join(changes)})'
+    raise ConfigError(
+        f'TotalBatchHook: {type(runner.train_loop).__name__} counts '
+        f'micro-batches of this hardware, and the checkpoint {reason}. '
+        'Resume with what it was trained with, or start from its weights '
+        'alone (load_from without resume). A training by '
+        "train_cfg.type='UpdateTrainLoop' goes on on any hardware."
+    )
+
+
+def _iteration_schedulers(runner: Runner) -> list[_ParamScheduler]:
+    """The schedulers that do not count epochs."""
+    schedulers = runner.param_schedulers or []
+    if isinstance(schedulers, dict):
+        schedulers = [s for group in schedulers.values() for s in group]
+    return [s for s in schedulers if not s.by_epoch]
+
+
+def _length_row(scheduler: _ParamScheduler, by_update: bool) -> dict[str, str]:
+    """The length of a scheduler that counts updates or micro-batches."""
+    counts = getattr(scheduler, 'count', 'iters')
+    unit = 'updates' if by_update or counts == 'updates' else 'micro-batches'
+    text = f'{scheduler.end - scheduler.begin} {unit}'
     if not isinstance(scheduler, WarmupParamScheduler):
         return {type(scheduler).__name__: text}
     name = scheduler.param_name

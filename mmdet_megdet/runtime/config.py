@@ -23,6 +23,13 @@ _STOCK_HOOKS = (
 )
 
 
+# Which every run has unless its config says None.
+_ALWAYS = dict(
+    readable_checkpoint=dict(type='ReadableCheckpointHook'),
+    resume_report=dict(type='ResumeReportHook'),
+)
+
+
 class ConfigError(ValueError):
     """A config that cannot do what it says."""
 
@@ -35,7 +42,8 @@ def adapt_config(cfg: Config) -> Config:
     wrapper of the user's own stays. ``cfg.find_unused_parameters``, which
     MMEngine drops as soon as a ``model_wrapper_cfg`` is given, is copied
     into the wrapper's options. A default hook that is None is left out, which
-    MMEngine itself does with its own hooks alone.
+    MMEngine itself does with its own hooks alone. The hooks that keep
+    checkpoints readable and tell of changed configs are added.
 
     Args:
         cfg (Config): The config as the user wrote it; it is not changed.
@@ -72,12 +80,12 @@ def adapt_config(cfg: Config) -> Config:
             'or leave model_wrapper_cfg out.'
         )
     cfg.model_wrapper_cfg = wrapper
-    if cfg.get('default_hooks'):
-        cfg.default_hooks = {
-            name: hook
-            for name, hook in cfg.default_hooks.items()
-            if hook is not None or name in _STOCK_HOOKS
-        }
+    hooks = _ALWAYS | dict(cfg.get('default_hooks') or {})
+    cfg.default_hooks = {
+        name: hook
+        for name, hook in hooks.items()
+        if hook is not None or name in _STOCK_HOOKS
+    }
     return cfg
 
 

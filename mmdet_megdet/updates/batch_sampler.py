@@ -1,0 +1,220 @@
+# Copyright (c) mmdet_megdet contributors. All rights reserved.
+"""Micro-batches of an epoch: slices of a layout that no hardware changes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sized
+from typing import Any
+
+import numpy as np
+from mmengine.dataset import DefaultSampler
+from mmengine.registry import DATA_SAMPLERS
+from torch.utils.data import Sampler
+
+from ..runtime.config import ConfigError
+from ..upstream.mmengine_names import is_cut_to_batches
+from .layout import epoch_layout
+
+_CONFIG = "train_dataloader.sampler=dict(type='DefaultSampler', shuffle=True)"
+
+
+class EpochBatch(list):
+    """Indices of a micro-batch's images, which know their epoch.
+
+    Workers that stay from epoch to epoch are not told the epoch otherwise.
+
+    Args:
+        images (Iterable[int]): Indices in the data set.
+        epoch (int): Epoch, from 0.
+    """
+
+    def __init__(self, images: Iterable[int], epoch: int) -> None:
+        super().__init__(images)
+        self.epoch = epoch
+
+
+@DATA_SAMPLERS.register_module()
+class UpdateBatchSampler(Sampler):
+    """Deal out an epoch in updates that are the same on any hardware.
+
+    Contract:
+
+    - From (seed, epoch) alone :func:`~.layout.epoch_layout` lays the data set
+      out in updates. Of each update, rank r takes in micro-step a the images
+      at ``a * W * b + r * b`` and the ``b - 1`` after it (W ranks of b
+      images). Micro-steps, BN groups and ranks hence hold consecutive images.
+    - Every rank makes the same number of batches, all of them full, and an
+      epoch is a whole number of updates.
+    - How many images an update and a BN unit have is said once in the config,
+      not here: the loop tells it by :meth:`configure`.
+
+    It takes the place of the sampler, whose order and seed are not used, and
+    of mmdet's ``AspectRatioBatchSampler``.
+
+    Args:
+        sampler (DefaultSampler): The Runner's, of which the data set is
+            taken.
+        batch_size (int): Images per GPU.
+
+    Raises:
+        ConfigError: If the config asks for an order that this is not.
+
+    Examples:
+        >>> train_dataloader = dict(
+        ...     batch_size=4,
+        ...     sampler=dict(type='DefaultSampler', shuffle=True),
+        ...     batch_sampler=dict(type='UpdateBatchSampler'))
+    """
+
+    def __init__(self, sampler: Sampler, batch_size: int) -> None:
+        _check(sampler)
+        self.sampler = sampler
+        self.batch_size = batch_size
+        self.epoch = 0
+        self._start = 0
+        self._options: dict[str, int] = {}
+        self._landscape: np.ndarray | None = None
+
+    def configure(
+        self,
+        *,
+        total_batch_size: int,
+        unit_size: int,
+        seed: int,
+        rank: int,
+        world_size: int,
+    ) -> None:
+        """Take over what the loop knows, before the first epoch.
+
+        Args:
+            total_batch_size (int): Images of an update.
+            unit_size (int): Images that are to be of one orientation, see
+                :func:`~.layout.unit_of`.
+            seed (int): Seed of the run; a resumed one's is the checkpoint's.
+            rank (int): This process...
+            world_size (int): ...of so many, which with the batch size divide
+                ``total_batch_size``.
+
+        Raises:
+            ConfigError: If the data set is smaller than an update.
+        """
+        images = len(self.sampler.dataset)
+        if images < total_batch_size:
+            raise ConfigError(
+                f'The data set has {images} image(s) to train on (after '
+                f'filtering), fewer than an update of {total_batch_size}. '
+                'Set default_hooks.total_batch.total_batch_size to at most '
+                f'{images}, or repeat the data set by RepeatDataset.'
+            )
+        if total_batch_size % (world_size * self.batch_size):
+            raise ValueError(
+                f'An update of {total_batch_size} images is not a whole '
+                f'number of {world_size} ranks x {self.batch_size}.'
+            )
+        self._options = dict(
+            total_batch_size=total_batch_size,
+            unit_size=unit_size,
+            seed=seed,
+            rank=rank,
+            world_size=world_size,
+        )
+
+    def set_epoch(self, epoch: int) -> None:
+        """Choose the epoch of the next iteration, from 0."""
+        self.epoch = epoch
+
+    def start_at(self, update: int) -> None:
+        """Leave out the first updates of the next iteration, of that alone."""
+        self._start = update
+
+    @property
+    def updates_per_epoch(self) -> int:
+        """Whole updates that the data set makes."""
+        return len(self.sampler.dataset) // self._option('total_batch_size')
+
+    @property
+    def accumulation(self) -> int:
+        """Micro-batches of an update on each rank."""
+        at_once = self._option('world_size') * self.batch_size
+        return self._option('total_batch_size') // at_once
+
+    def first_position(self, micro_step: int) -> int:
+        """Return the place in the update of a micro-batch's first image."""
+        before = micro_step * self._option('world_size')
+        return (before + self._option('rank')) * self.batch_size
+
+    def layout(self, epoch: int) -> np.ndarray:
+        """Return the images of all ranks; see :func:`epoch_layout`."""
+        if self._landscape is None:
+            self._landscape = landscapes(self.sampler.dataset)
+        return epoch_layout(
+            self._landscape,
+            self._option('seed'),
+            epoch,
+            self._option('total_batch_size'),
+            self._option('unit_size'),
+        )
+
+    def __iter__(self) -> Iterator[EpochBatch]:
+        # torch makes an iterator too many for workers that stay; what comes
+        # here happens when the first batch is taken.
+        start, self._start = self._start, 0
+        epoch = self.epoch
+        for update in self.layout(epoch)[start:]:
+            for micro_step in range(self.accumulation):
+                first = self.first_position(micro_step)
+                images = update[first : first + self.batch_size]
+                yield EpochBatch(images.tolist(), epoch)
+
+    def __len__(self) -> int:
+        """Number of micro-batches of a whole epoch on each rank."""
+        return self.updates_per_epoch * self.accumulation
+
+    def _option(self, name: str) -> int:
+        if not self._options:
+            raise ConfigError(
+                'UpdateBatchSampler works with UpdateTrainLoop, which tells '
+                "it the update's size: set train_cfg=dict(type="
+                "'UpdateTrainLoop', max_epochs=...) (with _delete_=True over "
+                'a base config), or leave train_dataloader.batch_sampler to '
+                "mmdet's AspectRatioBatchSampler."
+            )
+        return self._options[name]
+
+
+def landscapes(dataset: Sized) -> np.ndarray:
+    """Return of each image whether it is at least as wide as high.
+
+    Args:
+        dataset (Sized): With ``get_data_info``, as MMEngine's data sets and
+            their wrappers. Of what has none, and of images whose size the
+            annotations do not tell, all count as landscape.
+    """
+    wide = np.ones(len(dataset), bool)
+    if hasattr(dataset, 'get_data_info'):
+        for index in range(len(dataset)):
+            info = dataset.get_data_info(index)
+            wide[index] = info.get('width', 0) >= info.get('height', 0)
+    return wide
+
+
+def _check(sampler: Any) -> None:
+    # A subclass may order in its own way.
+    if type(sampler) is not DefaultSampler:
+        raise ConfigError(
+            f'UpdateBatchSampler lays an epoch out by itself, without '
+            f'{type(sampler).__name__}: set {_CONFIG}. Rare classes are '
+            'repeated by ClassBalancedDataset around the data set instead.'
+        )
+    if not sampler.shuffle:
+        raise ConfigError(
+            'UpdateBatchSampler shuffles, against train_dataloader.sampler.'
+            f'shuffle=False: set {_CONFIG}.'
+        )
+    if is_cut_to_batches(sampler.dataset):
+        raise ConfigError(
+            'train_dataloader.num_batch_per_epoch takes always the same '
+            'first images and counts batches, which differ by hardware. '
+            'Under UpdateBatchSampler leave it out and set '
+            'train_dataloader.dataset.indices to a number of images.'
+        )

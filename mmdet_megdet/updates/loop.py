@@ -1,0 +1,357 @@
+# Copyright (c) mmdet_megdet contributors. All rights reserved.
+"""A training loop whose iteration is one optimizer update."""
+
+from __future__ import annotations
+
+import time
+from bisect import bisect
+from collections.abc import Iterator, Sequence
+from typing import Any, Protocol
+
+import torch
+from mmengine.registry import LOOPS
+from mmengine.runner import BaseLoop, Runner
+from mmengine.runner.utils import calc_dynamic_intervals
+from torch import Tensor, nn
+from torch.utils.data import DataLoader
+
+from ..recipe import BatchPlan
+from ..runtime.config import ConfigError
+from ..upstream.mmengine_names import count_skipped_update
+from .batch_sampler import UpdateBatchSampler
+from .image_streams import seed_by_image
+from .running_stats import RunningStatistics
+from .seeds import seed_generators
+
+
+class SkipUpdate(Exception):
+    """Raised in a forward, on all ranks alike: leave this update out."""
+
+
+class Planner(Protocol):
+    """The hook that says the total batch: ``TotalBatchHook``."""
+
+    unit_size: int
+
+    def plan_for(self, runner: Runner, loader: DataLoader) -> BatchPlan:
+        """Split the total batch on this hardware; a collective."""
+
+
+class UpdateDataLoader(DataLoader):
+    """A loader of micro-batches whose length is the updates of an epoch.
+
+    Whatever asks for its length (the log line, the end of an epoch, schedulers
+    that are converted from epochs) counts Runner's iterations by it.
+    """
+
+    def __len__(self) -> int:
+        return self.batch_sampler.updates_per_epoch
+
+
+@LOOPS.register_module()
+class UpdateTrainLoop(BaseLoop):
+    """Train with one optimizer update of the total batch as the iteration.
+
+    Contract:
+
+    - ``runner.iter`` counts updates of ``total_batch_size`` images, as
+      ``TotalBatchHook`` says, and so does everything that counts iterations:
+      stock schedulers with ``by_epoch=False``, EMAHook, the log line, eta,
+      ``CheckpointHook(by_epoch=False)``. An update is made of A micro-batches
+      on each rank, by the OptimWrapper's accumulation; each is loaded when
+      the one before it is on the device.
+    - An epoch is ``images // total_batch_size`` updates, laid out by
+      :class:`UpdateBatchSampler`: the same images in each update on whatever
+      hardware. Random numbers depend on seed, epoch and image, in the data
+      workers and in this process.
+    - Norm layers' running statistics move once an update, by the mean over
+      its micro-steps.
+    - A run that was stopped after any update goes on with the next one, on
+      any hardware that can split the batch.
+    - ``val_interval`` and ``val_begin`` count epochs with ``max_epochs``, and
+      updates with ``max_updates``. ``before_train_epoch`` and
+      ``after_train_epoch`` come at each pass over the data in both.
+    - Hooks get the first micro-batch as ``data_batch``, and as ``outputs``
+      the mean of this rank's micro-batches. Those which have the methods are
+      called around each micro-step too: ``before_micro_step(runner, index,
+      data_batch)`` and ``after_micro_step(runner, index, data_batch)``; and
+      ``on_error(runner, error)`` when training ends with an exception.
+    - A hook may leave an update out by raising :class:`SkipUpdate` in a
+      forward, on all ranks alike: weights, gradients and running statistics
+      stay as they were, and the update counts.
+
+    Args:
+        runner (Runner): The runner.
+        dataloader (DataLoader or dict): With an ``UpdateBatchSampler``.
+        max_epochs (int, optional): Length of the training in epochs...
+        max_updates (int, optional): ...or in updates; one of the two.
+        val_begin (int): Where validation begins. Defaults to 1.
+        val_interval (int, optional): From one validation to the next.
+            Defaults to None: 1 epoch, or 1000 updates.
+        dynamic_intervals (list[tuple[int, int]], optional): As MMEngine's
+            loops take it. Defaults to None.
+
+    Raises:
+        ConfigError: If the config has no total batch, another sampler, or
+            what contradicts them.
+
+    Examples:
+        >>> train_cfg = dict(type='UpdateTrainLoop', max_epochs=24)
+        >>> train_dataloader = dict(
+        ...     batch_sampler=dict(type='UpdateBatchSampler'))
+    """
+
+    def __init__(
+        self,
+        runner: Runner,
+        dataloader: DataLoader | dict,
+        max_epochs: int | None = None,
+        max_updates: int | None = None,
+        val_begin: int = 1,
+        val_interval: int | None = None,
+        dynamic_intervals: list[tuple[int, int]] | None = None,
+    ) -> None:
+        _check_length(max_epochs, max_updates)
+        _check_randomness(runner)
+        super().__init__(runner, dataloader)
+        sampler = self.dataloader.batch_sampler
+        if not isinstance(sampler, UpdateBatchSampler):
+            raise ConfigError(
+                'UpdateTrainLoop takes its updates from UpdateBatchSampler, '
+                f'but the train dataloader has {type(sampler).__name__}. Set '
+                "train_dataloader.batch_sampler=dict(type='UpdateBatchSampler'"
+                ', _delete_=True).'
+            )
+        self._max_epochs, self._max_updates = max_epochs, max_updates
+        self._epoch = self._iter = 0
+        # Updates that were done when the epoch began.
+        self.epoch_began = 0
+        self.stop_training = False
+        self.val_begin = val_begin
+        self.val_interval = val_interval or (1 if max_epochs else 1000)
+        self.dynamic_milestones, self.dynamic_intervals = (
+            calc_dynamic_intervals(self.val_interval, dynamic_intervals)
+        )
+        self._planner = _planner(runner)
+        self.plan = self._planner.plan_for(runner, self.dataloader)
+        self._configure_sampler()
+        # MMEngine builds the loader, and takes no other class for it.
+        self.dataloader.__class__ = UpdateDataLoader
+        runner.visualizer.dataset_meta = getattr(
+            self.dataloader.dataset, 'metainfo', None
+        )
+
+    @property
+    def iter(self) -> int:
+        """Updates that are done."""
+        return self._iter
+
+    @property
+    def max_iters(self) -> int:
+        """Updates of the whole training."""
+        if self._max_updates is not None:
+            return self._max_updates
+        epochs = self._max_epochs - self._epoch
+        return self.epoch_began + epochs * len(self.dataloader)
+
+    @property
+    def epoch(self) -> int:
+        """Epochs that are done."""
+        return self._epoch
+
+    @property
+    def max_epochs(self) -> int:
+        """Epochs of the whole training; the last may be a part of one."""
+        if self._max_epochs is not None:
+            return self._max_epochs
+        updates = self._max_updates - self.epoch_began
+        return self._epoch - (-updates // len(self.dataloader))
+
+    def run(self) -> nn.Module:
+        """Train, from the update after the last one done."""
+        try:
+            return self._run()
+        except Exception as error:
+            self.runner.call_hook('on_error', error=error)
+            raise
+
+    def _run(self) -> nn.Module:
+        runner, wrapper = self.runner, self.runner.optim_wrapper
+        # Not earlier: the Runner tells the wrapper counts of updates, which
+        # the wrapper would take for micro-steps.
+        wrapper._accumulative_counts = self.plan.accumulation
+        runner.call_hook('before_train')
+        wrapper.initialize_count_status(
+            runner.model,
+            self._iter * self.plan.accumulation,
+            self.max_iters * self.plan.accumulation,
+        )
+        self._statistics = RunningStatistics(runner.model)
+        while not self._finished():
+            self.run_epoch()
+            if self._max_updates is None:
+                self._validate(self._epoch, self._max_epochs)
+        runner.call_hook('after_train')
+        return runner.model
+
+    def _finished(self) -> bool:
+        if self._max_updates is None:
+            done = self._epoch >= self._max_epochs
+        else:
+            done = self._iter >= self._max_updates
+        return done or self.stop_training
+
+    def run_epoch(self) -> None:
+        """Make the updates of an epoch, or what is left of them."""
+        first = self._iter - self.epoch_began
+        end = min(len(self.dataloader), self.max_iters - self.epoch_began)
+        # A resumed run has the seed of its checkpoint.
+        self._configure_sampler()
+        self.dataloader.batch_sampler.set_epoch(self._epoch)
+        self.dataloader.batch_sampler.start_at(first)
+        self.runner.call_hook('before_train_epoch')
+        # Behind hooks that change the pipeline.
+        seed_by_image(self.dataloader.dataset, self.runner.seed)
+        self.runner.model.train()
+        batches = iter(self.dataloader)
+        for index in range(first, end):
+            self.run_iter(index, batches)
+            if self._max_updates is not None:
+                self._validate(self._iter, self._max_updates)
+                if self.stop_training:
+                    break
+        self.runner.call_hook('after_train_epoch')
+        self._epoch += 1
+        self.epoch_began = self._iter
+
+    def run_iter(self, index: int, batches: Iterator[Sequence]) -> None:
+        """Make one update.
+
+        Args:
+            index (int): Its place in the epoch.
+            batches (Iterator): This rank's micro-batches, from its first.
+        """
+        runner, outputs, waited = self.runner, [], 0.0
+        batch = first = next(batches)
+        runner.call_hook(
+            'before_train_iter', batch_idx=index, data_batch=first
+        )
+        self._statistics.begin()
+        skipped = False
+        for step in range(self.plan.accumulation):
+            if step:
+                began = time.time()
+                batch = next(batches)
+                waited += time.time() - began
+            if skipped:
+                continue
+            try:
+                outputs.append(self._micro_step(index, step, batch))
+            except SkipUpdate:
+                skipped = True
+        if skipped:
+            self._statistics.restore()
+            runner.optim_wrapper.zero_grad()
+            count_skipped_update(
+                runner.optim_wrapper,
+                (self._iter + 1) * self.plan.accumulation,
+            )
+        else:
+            self._statistics.finish()
+        _add_data_time(runner, waited)
+        runner.call_hook(
+            'after_train_iter',
+            batch_idx=index,
+            data_batch=first,
+            outputs=_mean(outputs),
+        )
+        self._iter += 1
+
+    def _micro_step(
+        self, index: int, step: int, batch: Sequence
+    ) -> dict[str, Tensor]:
+        runner = self.runner
+        place = self.dataloader.batch_sampler.first_position(step)
+        seed_generators(runner.seed, self._epoch, index, place)
+        runner.call_hook('before_micro_step', index=step, data_batch=batch)
+        with self._statistics.micro_step(step):
+            outputs = runner.model.train_step(
+                batch, optim_wrapper=runner.optim_wrapper
+            )
+        runner.call_hook('after_micro_step', index=step, data_batch=batch)
+        # Without the graph that hangs on them.
+        return {
+            name: value.detach() if isinstance(value, Tensor) else value
+            for name, value in outputs.items()
+        }
+
+    def _configure_sampler(self) -> None:
+        self.dataloader.batch_sampler.configure(
+            total_batch_size=self.plan.total_batch_size,
+            unit_size=self._planner.unit_size,
+            seed=self.runner.seed,
+            rank=self.runner.rank,
+            world_size=self.runner.world_size,
+        )
+
+    def _validate(self, done: int, end: int) -> None:
+        step = bisect(self.dynamic_milestones, done + 1)
+        self.val_interval = self.dynamic_intervals[step - 1]
+        if (
+            self.runner.val_loop is not None
+            and done >= self.val_begin
+            and (done % self.val_interval == 0 or done == end)
+        ):
+            self.runner.val_loop.run()
+            self.runner.model.train()
+
+
+def _check_length(max_epochs: int | None, max_updates: int | None) -> None:
+    given = [n for n in (max_epochs, max_updates) if n is not None]
+    if len(given) != 1 or type(given[0]) is not int or given[0] < 1:
+        raise ConfigError(
+            'UpdateTrainLoop takes one of max_epochs and max_updates, a '
+            f'number from 1, but train_cfg has max_epochs={max_epochs} and '
+            f'max_updates={max_updates}.'
+        )
+
+
+def _check_randomness(runner: Runner) -> None:
+    if runner._randomness_cfg.get('diff_rank_seed', False):
+        raise ConfigError(
+            'randomness.diff_rank_seed=True makes ranks lay out the data set '
+            'differently. Remove it: random numbers depend on the image, and '
+            'so ranks differ already.'
+        )
+
+
+def _planner(runner: Runner) -> Planner:
+    for hook in runner.hooks:
+        if hasattr(hook, 'plan_for'):
+            return hook
+    raise ConfigError(
+        'UpdateTrainLoop makes updates of a total batch, which the config '
+        'does not say. Set default_hooks.total_batch='
+        "dict(type='TotalBatchHook', total_batch_size=256)."
+    )
+
+
+def _mean(outputs: list[dict[str, Any]]) -> dict[str, Any]:
+    """Each value's mean over the micro-steps that have it."""
+    names = dict.fromkeys(name for found in outputs for name in found)
+    means = {}
+    for name in names:
+        values = [found[name] for found in outputs if name in found]
+        if isinstance(values[0], Tensor):
+            means[name] = torch.stack(values).mean(0)
+        else:
+            means[name] = sum(values) / len(values)
+    return means
+
+
+def _add_data_time(runner: Runner, seconds: float) -> None:
+    """Add what IterTimerHook has not seen: it looks at the first batch."""
+    times = runner.message_hub.log_scalars.get('train/data_time')
+    if times is not None:
+        history, _ = times.data
+        history[-1] += seconds

@@ -1,0 +1,87 @@
+# Copyright (c) mmdet_megdet contributors. All rights reserved.
+"""Where in which epoch a checkpoint was saved, and whether it fits here."""
+
+from __future__ import annotations
+
+import logging
+from typing import TypedDict
+
+from mmengine.logging import print_log
+
+from ..runtime.config import ConfigError
+
+
+class UpdateNote(TypedDict):
+    """What a checkpoint of an ``UpdateTrainLoop`` says of its batch.
+
+    Attributes:
+        counts: 'updates': what the checkpoint's ``iter`` is a number of.
+        total_batch_size: Images of an update.
+        unit_size: Images of a BN unit.
+        images: Images of the data set.
+        epoch_began: Updates done when the checkpoint's epoch began.
+    """
+
+    counts: str
+    total_batch_size: int
+    unit_size: int
+    images: int
+    epoch_began: int
+
+
+def epoch_began(saved: dict | None, now: UpdateNote, done: int) -> int:
+    """Find how many updates were done when the epoch of a checkpoint began.
+
+    Args:
+        saved (dict, optional): The checkpoint's note; None if it has none.
+        now (UpdateNote): This run's.
+        done (int): The checkpoint's ``iter``.
+
+    Returns:
+        int: The number; ``done`` where the next update begins an epoch.
+
+    Raises:
+        ConfigError: If ``iter`` does not count updates, or an epoch would
+            have to go on with other updates than it began with.
+    """
+    if saved is None or saved.get('counts') != 'updates':
+        counted = 'does not say what it counts'
+        if saved is not None:
+            counted = (
+                'counts micro-batches of '
+                f'{saved["world_size"]} ranks x {saved["images_per_gpu"]} '
+                'images'
+            )
+        raise ConfigError(
+            f'The checkpoint is of another training loop: its iter={done} '
+            f'{counted}, and UpdateTrainLoop counts updates of '
+            f'{now["total_batch_size"]} images. Finish that training by the '
+            "loop that began it (train_cfg.type='EpochBasedTrainLoop', with "
+            "the batch sampler that it had), or start from the checkpoint's "
+            'weights alone: load_from without resume.'
+        )
+    inside = done - saved['epoch_began']
+    whole = saved['images'] // saved['total_batch_size']
+    changes = [
+        f'{name} is {now[name]} and was {saved[name]}'
+        for name in ('total_batch_size', 'unit_size', 'images')
+        if now[name] != saved[name]
+    ]
+    if not changes:
+        return saved['epoch_began']
+    if 0 < inside < whole:
+        raise ConfigError(
+            f'The checkpoint is of update {inside} of {whole} in its epoch, '
+            f'and that epoch was laid out otherwise: {"; ".join(changes)}. '
+            'Resume with the total batch, the BN size and the data of '
+            "before; or from a checkpoint of an epoch's end; or start from "
+            'the weights alone: load_from without resume.'
+        )
+    print_log(
+        f'UpdateTrainLoop: from here on {"; ".join(changes)}. The number of '
+        f'updates done stays {done}.',
+        logger='current',
+        level=logging.WARNING,
+    )
+    # Where the epoch's last update is done, its end is still to come.
+    return done - (now['images'] // now['total_batch_size'] if inside else 0)

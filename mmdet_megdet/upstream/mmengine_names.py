@@ -1,0 +1,46 @@
+# Copyright (c) mmdet_megdet contributors. All rights reserved.
+"""Private names of MMEngine."""
+
+from __future__ import annotations
+
+from types import FunctionType
+from typing import Any
+
+from mmengine.optim import OptimWrapper
+from mmengine.optim.scheduler import OneCycleParamScheduler
+from mmengine.runner import Runner
+from mmengine.runner.runner import _SlicedDataset
+
+
+def is_cut_to_batches(dataset: Any) -> bool:
+    """Whether ``num_batch_per_epoch`` of a dataloader cut the data set."""
+    return isinstance(dataset, _SlicedDataset)
+
+
+def count_skipped_update(wrapper: OptimWrapper, micro_steps: int) -> None:
+    """Count an update that was not made as one that was.
+
+    Args:
+        wrapper (OptimWrapper): Whose schedulers and accumulation count.
+        micro_steps (int): Micro-steps of the training so far.
+    """
+    wrapper._inner_count = micro_steps
+    # By which schedulers tell whether the optimizer has stepped; there is
+    # none before a scheduler is built.
+    wrapper._global_step = getattr(wrapper, '_global_step', 0) + 1
+
+
+def annealing_functions() -> dict[str, FunctionType]:
+    """Return the functions that OneCycleParamScheduler keeps in its state.
+
+    They are static methods, and so pickled as attributes of the class.
+    """
+    return {
+        name: getattr(OneCycleParamScheduler, name)
+        for name in ('_annealing_cos', '_annealing_linear')
+    }
+
+
+def resumes(runner: Runner) -> bool:
+    """Return whether the runner was told to resume (``resume=True``)."""
+    return bool(runner._resume)

@@ -1,0 +1,55 @@
+# Copyright (c) mmdet_megdet contributors. All rights reserved.
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+
+import pytest
+import torch
+from mmengine.dataset import BaseDataset
+from mmengine.optim import OneCycleLR
+from mmengine.runner import Runner
+
+from mmdet_megdet.upstream.mmengine_names import (
+    annealing_functions,
+    is_cut_to_batches,
+    resumes,
+)
+from tests.data.faults_run import train
+
+
+class Three(BaseDataset):
+    def load_data_list(self):
+        return [dict()] * 3
+
+
+@pytest.mark.parametrize('batches', [None, 1])
+def test_is_cut_to_batches(batches):
+    loader = Runner.build_dataloader(
+        dict(
+            batch_size=2,
+            num_workers=0,
+            dataset=dict(type=Three),
+            sampler=dict(type='DefaultSampler', shuffle=True),
+            num_batch_per_epoch=batches,
+        )
+    )
+    assert is_cut_to_batches(loader.dataset) is (batches is not None)
+
+
+def test_annealing_functions_are_those_in_use():
+    functions = set()
+    for strategy in ('cos', 'linear'):
+        optimizer = torch.optim.SGD([torch.ones(1)], lr=1)
+        scheduler = OneCycleLR(
+            optimizer, eta_max=1, total_steps=4, anneal_strategy=strategy
+        )
+        functions.add(scheduler.state_dict()['anneal_func'])
+    assert functions == set(annealing_functions().values())
+
+
+def test_resumes(tmp_path):
+    runner = train(tmp_path, train_cfg__max_epochs=1)
+    assert not resumes(runner)
+    assert not resumes(SimpleNamespace(_resume=False))
+    assert resumes(SimpleNamespace(_resume=True))
