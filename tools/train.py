@@ -22,11 +22,11 @@ from mmdet_megdet.runtime import (
     check_auto_scale_lr,
     latest_checkpoint,
 )
-from mmdet_megdet.runtime.annotation_files import check_annotation_files
 from mmdet_megdet.runtime.cli import (
     add_common_options,
     build_runner,
     join,
+    judge_annotations,
     load_config,
     require_checkpoint,
     run_tool,
@@ -162,9 +162,9 @@ def main() -> None:
     cfg = load_config(args)
     apply_options(cfg, args)
     check_auto_scale_lr(cfg, join(cfg))
+    judge_annotations(cfg)
     runner = build_runner(cfg)
     check_same_start(cfg)
-    check_annotation_files(cfg)
     runner.register_hook(SetupCheckHook())
     runner.train()
 

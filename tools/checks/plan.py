@@ -8,6 +8,7 @@ from typing import Any
 
 from torch import nn
 
+from mmdet_megdet.annotations import Epoch
 from mmdet_megdet.recipe import (
     BatchPlan,
     PlanError,
@@ -18,7 +19,6 @@ from mmdet_megdet.recipe import (
 )
 from mmdet_megdet.sync_bn import bn_sizes
 
-from .data import Epoch
 from .model import find_hook
 from .report import Finding, failure, passed, warning
 
