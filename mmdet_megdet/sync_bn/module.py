@@ -11,10 +11,10 @@ from torch import Tensor
 from torch.nn import functional as F
 from torch.nn.modules.batchnorm import _BatchNorm
 
-from .blocks import dense
 from .function import SyncBatchNormFunction
 from .groups import bn_group, check_bn_size, world_size
-from .moments import local_moments
+from .kernels import local_moments
+from .moments import Running
 from .observation import Observation
 from .order import check_same_layer
 from .recomputation import in_recomputation
@@ -169,12 +169,23 @@ class MegDetSyncBN(_BatchNorm):
     ) -> Tensor:
         if self.strict_name is not None:
             check_same_layer(self.strict_name, group, input.device)
-        output, mean, var, count = SyncBatchNormFunction.apply(
-            input, self.weight, self.bias, self.eps, group, self.observer
-        )
+        running = None
         if self.track_running_stats and not in_recomputation():
-            self._update_running_stats(mean, var, count)
-        return output
+            running = Running(
+                self.running_mean,
+                self.running_var,
+                self.num_batches_tracked,
+                self.momentum,
+            )
+        return SyncBatchNormFunction.apply(
+            input,
+            self.weight,
+            self.bias,
+            self.eps,
+            running,
+            group,
+            self.observer,
+        )
 
     def _forward_recomputed(self, input: Tensor) -> Tensor:
         # Clones take the update: checkpointing wants as many tensors saved
@@ -200,28 +211,10 @@ class MegDetSyncBN(_BatchNorm):
             output = output + self.bias.view(shape)
         return output.to(input.dtype)
 
-    @torch.no_grad()
-    def _update_running_stats(
-        self, mean: Tensor, var: Tensor, count: Tensor
-    ) -> None:
-        self.num_batches_tracked.add_(count > 0)
-        if self.momentum is None:
-            weight = self.num_batches_tracked.clamp(min=1).double()
-            weight = weight.reciprocal()
-        else:
-            weight = self.momentum
-        unbiased = var * (count / (count - 1).clamp(min=1))
-        for running, batch, least in (
-            (self.running_mean, mean, 1),
-            (self.running_var, unbiased, 2),
-        ):
-            updated = torch.lerp(running.double(), batch, weight)
-            running.copy_(torch.where(count >= least, updated, running))
-
 
 def _observe_alone(x: Tensor) -> Observation:
     """What there is to tell of a layer that does not communicate."""
-    count, mean, second = local_moments(dense(x))
+    count, mean, second = local_moments(x)
     return Observation(
         count,
         mean,

@@ -13,10 +13,10 @@ from hypothesis import strategies as st
 
 from mmdet_megdet.sync_bn import (
     MegDetSyncBN,
-    blocks,
     pool_running_stats,
     resolve_bn_groups,
 )
+from mmdet_megdet.sync_bn.kernels import blocks
 from tests.distributed.parity import Case, parity
 from tests.distributed.ranks import run_ranks
 from tests.distributed.threads import run_threads
