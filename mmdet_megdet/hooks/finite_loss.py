@@ -24,7 +24,7 @@ from ..runtime.losses import (
     named_losses,
     not_finite,
 )
-from ..sync_bn.groups import bn_group
+from ..sync_bn.groups import world_size
 
 # Under which the message hub, and so every checkpoint, counts.
 _SKIPPED = 'skipped_updates'
@@ -102,10 +102,9 @@ class FiniteLossHook(Hook):
         self._handle = None
 
     def before_train(self, runner: Runner) -> None:
-        """Begin to look; a collective."""
+        """Begin to look."""
         self._runner = runner
         self._device = next(runner.model.parameters()).device
-        self._group = bn_group(None, self._device)
         # Whether the update under way is not to be made.
         self._spoilt = False
         self._handle = runner.model.register_forward_hook(self._check)
@@ -148,8 +147,9 @@ class FiniteLossHook(Hook):
             return
         losses = named_losses(output)
         flag = not_finite(losses, self._device)
-        if self._group is not None:
-            dist.all_reduce(flag, dist.ReduceOp.MAX, self._group)
+        if world_size() > 1:
+            # On the default group: no gradients travel yet.
+            dist.all_reduce(flag, dist.ReduceOp.MAX)
         if not flag.item():
             return
         text = self._describe(losses)

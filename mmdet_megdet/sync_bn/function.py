@@ -64,7 +64,7 @@ class SyncBatchNormFunction(torch.autograd.Function):
         Returns:
             Tensor: The output, in the dtype and layout of ``x``.
         """
-        passes = kernels.choose(x)
+        passes = kernels.choose(x, weight)
         x = passes.prepare(x)
         sums, work = passes.local_sums(x)
         local, timers = (

@@ -142,8 +142,9 @@ def test_what_a_rank_sends_does_not_grow_with_the_ranks(
 
     monkeypatch.setattr(dist, 'all_reduce', spy)
     run_threads(train_a_step, world_size, channels)
-    # Once forward and once backward on each rank.
+    # Once forward and once backward on each rank; the group's first sum.
     assert sent == {
+        8: world_size,
         8 * (2 * channels + 1): world_size,
         8 * (2 * channels): world_size,
     }
