@@ -8,20 +8,24 @@ from .epoch import (
     images_per_rank,
     iterations_per_epoch,
 )
+from .machines import MachinesError, images_by_machines
 from .plan import LINEAR_RULE, BatchPlan, PlanError
-from .smaller import plan_with_fewer_images
+from .smaller import most_images, plan_with_fewer_images
 from .table import format_table, plan_rows, warmup_text
 
 __all__ = [
     'LINEAR_RULE',
     'BatchPlan',
+    'MachinesError',
     'PlanError',
     'aspect_ratio_note',
     'check_bn_size',
     'epoch_note',
     'format_table',
+    'images_by_machines',
     'images_per_rank',
     'iterations_per_epoch',
+    'most_images',
     'plan_rows',
     'plan_with_fewer_images',
     'ranks_per_group',
