@@ -2,7 +2,6 @@
 from .atomic_checkpoint import AtomicCheckpointHook
 from .bn_stats_monitor import BNStatsError, BNStatsMonitorHook
 from .data_check import DataCheckHook
-from .epoch_seed import EpochSeedHook
 from .finite_loss import FiniteLossHook
 from .out_of_memory import OutOfMemoryHook
 from .preemption import PreemptionHook
@@ -16,7 +15,6 @@ __all__ = [
     'BNStatsError',
     'BNStatsMonitorHook',
     'DataCheckHook',
-    'EpochSeedHook',
     'FiniteLossHook',
     'OutOfMemoryHook',
     'PreemptionHook',

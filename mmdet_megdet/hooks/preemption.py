@@ -21,7 +21,6 @@ from ..runtime.termination import (
     TerminationSignal,
     shield_workers,
 )
-from ..runtime.train_loop import ResumableTrainLoop
 from ..sync_bn.groups import group_timeout
 from .atomic_checkpoint import AtomicCheckpointHook
 from .rank_watch import RankWatchHook
@@ -59,7 +58,7 @@ class PreemptionHook(Hook):
             ranks cannot make their group.
 
     Examples:
-        >>> train_cfg = dict(type='ResumableTrainLoop', max_epochs=24)
+        >>> train_cfg = dict(type='UpdateTrainLoop', max_epochs=24)
         >>> default_hooks = dict(
         ...     checkpoint=dict(type='AtomicCheckpointHook', interval=1),
         ...     rank_watch=dict(type='RankWatchHook'),
@@ -181,14 +180,13 @@ def _check_saver(hook: CheckpointHook) -> None:
 
 
 def _check_loop(loop: BaseLoop) -> None:
-    if isinstance(loop, EpochBasedTrainLoop) and not isinstance(
-        loop, ResumableTrainLoop
-    ):
+    if isinstance(loop, EpochBasedTrainLoop):
         raise ConfigError(
             f'PreemptionHook saves inside an epoch, and {type(loop).__name__} '
             'cannot go on there: it would begin the epoch anew, with the '
             'counts of iterations and updates ahead of it. Set '
-            "train_cfg.type='ResumableTrainLoop' (its options are those of "
-            'EpochBasedTrainLoop), or leave SIGTERM as it is by '
+            "train_cfg.type='UpdateTrainLoop' and train_dataloader."
+            "batch_sampler=dict(type='UpdateBatchSampler'), or leave SIGTERM "
+            'as it is by '
             'default_hooks.preemption=None.'
         )

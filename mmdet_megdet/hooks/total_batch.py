@@ -18,6 +18,10 @@ from ..schedulers import WarmupParamScheduler
 from ..updates import UpdateNote, UpdateTrainLoop, epoch_began, unit_of
 from .batch_facts import agreed_facts, batches_note, micro_batches_per_epoch
 
+_NO_UNITS = (
+    '\nAn update has these images on any hardware. BatchNorm, without a '
+    'bn_size in images, takes its statistics over others on other hardware.'
+)
 _TOTAL_OPTION = '--cfg-options default_hooks.total_batch.total_batch_size={}'
 
 
@@ -146,6 +150,10 @@ class TotalBatchHook(Hook):
         elif runner.iter > 0:
             _check_same_split(self._saved, self._split_note(runner), runner)
         table = format_table([self._rows(runner)])
+        if isinstance(loop, UpdateTrainLoop) and (
+            not self._bn_sizes or None in self._bn_sizes
+        ):
+            table += _NO_UNITS
         print_log(f'TotalBatchHook:\n{table}', logger='current')
         for note in self._notes(runner):
             print_log(
@@ -234,13 +242,7 @@ class TotalBatchHook(Hook):
     def _notes(self, runner: Runner) -> list[str]:
         loop, plan = runner.train_loop, self._plan
         if isinstance(loop, UpdateTrainLoop):
-            if self._bn_sizes and None not in self._bn_sizes:
-                return []
-            return [
-                "the layers' bn_size is not a number of images, so on "
-                'another number of GPUs or of images on each BatchNorm takes '
-                'its statistics over others, though the updates are the same.'
-            ] if self._bn_sizes else []
+            return []
         notes = []
         if plan.accumulation > 1:
             notes.append(

@@ -2,16 +2,11 @@
 """The arithmetic of a batch on given hardware; standard library alone."""
 
 from .bn_groups import check_bn_size, ranks_per_group
-from .epoch import (
-    aspect_ratio_note,
-    epoch_note,
-    images_per_rank,
-    iterations_per_epoch,
-)
+from .epoch import aspect_ratio_note
 from .machines import MachinesError, images_by_machines
 from .plan import LINEAR_RULE, BatchPlan, PlanError
 from .smaller import most_images, plan_with_fewer_images
-from .table import format_table, plan_rows, warmup_text
+from .table import format_table, plan_rows
 
 __all__ = [
     'LINEAR_RULE',
@@ -20,14 +15,10 @@ __all__ = [
     'PlanError',
     'aspect_ratio_note',
     'check_bn_size',
-    'epoch_note',
     'format_table',
     'images_by_machines',
-    'images_per_rank',
-    'iterations_per_epoch',
     'most_images',
     'plan_rows',
     'plan_with_fewer_images',
     'ranks_per_group',
-    'warmup_text',
 ]

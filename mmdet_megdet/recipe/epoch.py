@@ -1,34 +1,7 @@
 # Copyright (c) mmdet_megdet contributors. All rights reserved.
-"""Iterations and optimizer updates of an epoch."""
+"""Iterations of an epoch under MMEngine's stock samplers."""
 
 from __future__ import annotations
-
-from math import gcd
-
-
-def iterations_per_epoch(
-    dataset_size: int, world_size: int, images_per_gpu: int
-) -> int:
-    """Length of the recipe's dataloader on each rank.
-
-    MMEngine's ``DefaultSampler`` gives every rank the same number of images,
-    repeating a few; ``AspectRatioBatchSampler(drop_last=True)`` makes full
-    batches of them and leaves the rest out.
-
-    Args:
-        dataset_size (int): Images in the data set, after filtering.
-        world_size (int): Number of ranks.
-        images_per_gpu (int): Images that each rank sees at once.
-
-    Returns:
-        int: Iterations; one less may be made, see :func:`aspect_ratio_note`.
-    """
-    return images_per_rank(dataset_size, world_size) // images_per_gpu
-
-
-def images_per_rank(dataset_size: int, world_size: int) -> int:
-    """Images that ``DefaultSampler`` gives to each rank in an epoch."""
-    return -(-dataset_size // world_size)
 
 
 def aspect_ratio_note(images_on_rank: int, images_per_gpu: int) -> str | None:
@@ -57,33 +30,4 @@ def aspect_ratio_note(images_on_rank: int, images_per_gpu: int) -> str | None:
         'different numbers of iterations, and wait for each other in vain. '
         'Unless all pictures are of one orientation, change the images per '
         'GPU or the number of images.'
-    )
-
-
-def epoch_note(iterations: int, accumulation: int) -> str | None:
-    """What is wrong where an epoch is not a whole number of updates.
-
-    Args:
-        iterations (int): Iterations of an epoch.
-        accumulation (int): Iterations of an update.
-
-    Returns:
-        str, optional: The note, with a remedy; None where nothing is wrong.
-    """
-    if iterations == 0:
-        return (
-            'an epoch has no iteration: the data set is smaller than a batch '
-            'on each GPU.'
-        )
-    rest = iterations % accumulation
-    if rest == 0:
-        return None
-    epochs = accumulation // gcd(iterations, accumulation)
-    return (
-        f'an epoch of {iterations} iterations is not a whole number of '
-        f'updates of {accumulation}: a checkpoint at its end falls inside an '
-        f'accumulation, and a run resumed there loses the gradient of {rest} '
-        'iteration(s). Save where it is whole, every '
-        f'{epochs} epochs (default_hooks.checkpoint.interval={epochs}), or '
-        'change the images per GPU.'
     )

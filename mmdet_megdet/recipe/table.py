@@ -8,14 +8,12 @@ from collections.abc import Mapping, Sequence
 from .plan import BatchPlan
 
 
-def plan_rows(
-    plan: BatchPlan, iterations: int | None = None
-) -> dict[str, str]:
+def plan_rows(plan: BatchPlan, images: int | None = None) -> dict[str, str]:
     """What a table says of a plan.
 
     Args:
         plan (BatchPlan): The plan.
-        iterations (int, optional): Iterations of an epoch on each rank.
+        images (int, optional): Images of the data set.
 
     Returns:
         dict[str, str]: Texts by the names of their rows.
@@ -24,27 +22,19 @@ def plan_rows(
         'GPUs': str(plan.world_size),
         'images per GPU': str(plan.images_per_gpu),
         'images at once': str(plan.images_at_once),
-        'accumulation': _iterations(plan.accumulation),
+        'accumulation': _micro_steps(plan.accumulation),
         'total batch': f'{plan.total_batch_size} images',
         'BN statistics': f'{plan.images_per_bn_group} images',
         'BN groups': _groups(plan),
     }
-    if iterations is not None:
-        updates, rest = divmod(iterations, plan.accumulation)
-        rows['epoch'] = _iterations(iterations)
-        rows['updates per epoch'] = (
-            f'{updates} + {rest}/{plan.accumulation}' if rest else f'{updates}'
-        )
+    if images is not None:
+        updates, rest = divmod(images, plan.total_batch_size)
+        rows['epoch'] = f'{updates} updates, {rest} images left out'
     return rows
 
 
-def warmup_text(updates: float, iterations: int) -> str:
-    """A warm-up's length in both units."""
-    return f'{updates:.10g} updates = {_iterations(iterations)}'
-
-
-def _iterations(number: int) -> str:
-    return '1 iteration' if number == 1 else f'{number} iterations'
+def _micro_steps(number: int) -> str:
+    return '1 micro-step' if number == 1 else f'{number} micro-steps'
 
 
 def _groups(plan: BatchPlan) -> str:

@@ -7,7 +7,6 @@ from .launch import LaunchError, init_distributed
 from .losses import NonFiniteLossError
 from .pictures import DataError
 from .same_run import check_same_run
-from .train_loop import ResumableTrainLoop
 
 __all__ = [
     'CheckpointError',
@@ -16,7 +15,6 @@ __all__ = [
     'LaunchError',
     'MegDetDistributedDataParallel',
     'NonFiniteLossError',
-    'ResumableTrainLoop',
     'adapt_config',
     'check_auto_scale_lr',
     'check_same_run',

@@ -4,11 +4,17 @@
 from .batch_sampler import EpochBatch, UpdateBatchSampler
 from .image_streams import seed_by_image
 from .layout import epoch_layout, unit_of
+from .loop import SkipUpdate, UpdateTrainLoop
+from .resume import UpdateNote, epoch_began
 from .seeds import seed_generators
 
 __all__ = [
     'EpochBatch',
+    'SkipUpdate',
     'UpdateBatchSampler',
+    'UpdateNote',
+    'UpdateTrainLoop',
+    'epoch_began',
     'epoch_layout',
     'seed_by_image',
     'seed_generators',

@@ -308,7 +308,9 @@ class UpdateTrainLoop(BaseLoop):
 def _check_length(max_epochs: int | None, max_updates: int | None) -> None:
     given = dict(max_epochs=max_epochs, max_updates=max_updates)
     given = {name: n for name, n in given.items() if n is not None}
-    if len(given) != 1 or any(type(n) is not int or n < 1 for n in given.values()):
+    if len(given) != 1 or any(
+        type(n) is not int or n < 1 for n in given.values()
+    ):
         raise ConfigError(
             'UpdateTrainLoop takes one of max_epochs and max_updates, a '
             f'number from 1, but train_cfg has {given or "neither"}.'
