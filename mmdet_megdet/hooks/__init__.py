@@ -6,6 +6,7 @@ from .finite_loss import FiniteLossHook
 from .out_of_memory import OutOfMemoryHook
 from .preemption import PreemptionHook
 from .rank_watch import RankWatchHook
+from .restart import RestartHook
 from .same_run import SameRunHook
 from .sync_bn_group import SyncBNGroupHook
 from .total_batch import TotalBatchHook
@@ -19,6 +20,7 @@ __all__ = [
     'OutOfMemoryHook',
     'PreemptionHook',
     'RankWatchHook',
+    'RestartHook',
     'SameRunHook',
     'SyncBNGroupHook',
     'TotalBatchHook',

@@ -43,7 +43,8 @@ def most_images(
             images
             for images in divisors(each)
             if images <= at_most
-            and None not in [group_ranks(s, images, world_size) for s in bn_sizes]
+            and None
+            not in [group_ranks(s, images, world_size) for s in bn_sizes]
         ),
         default=None,
     )
