@@ -67,7 +67,9 @@ class BNStatsMonitorHook(Hook):
 
     - It looks at the first iteration of a run, resumed or not, and at every
       ``interval``-th after; at the others it does nothing. It changes
-      nothing that training computes.
+      nothing that training computes. Under ``UpdateTrainLoop`` an iteration
+      is an update: statistics are then those of its first micro-step, the
+      order of calls and what is not finite those of all.
     - All ranks exchange one vector in a monitored iteration, by a single
       all-gather on BatchNorm's own process group; its size depends on the
       model alone. From it all ranks come to the same findings, and with
@@ -216,6 +218,11 @@ class BNStatsMonitorHook(Hook):
         if self._probe is not None:
             self._probe.attach()
             self._listening = True
+
+    def after_micro_step(self, runner: Runner, *args, **kwargs) -> None:
+        """Under UpdateTrainLoop: the first of an update's steps is over."""
+        if self._listening:
+            self._probe.end_first_step()
 
     def after_train_iter(self, runner: Runner, *args, **kwargs) -> None:
         """Stop listening, exchange the numbers, and judge."""

@@ -4,16 +4,14 @@
 from __future__ import annotations
 
 import logging
-from functools import partial
 from typing import Any, Literal
 
 import torch.distributed as dist
 from mmengine.dist import all_gather_object
 from mmengine.hooks import EMAHook, Hook
 from mmengine.logging import print_log
-from mmengine.optim import OptimWrapper, OptimWrapperDict
 from mmengine.registry import HOOKS
-from mmengine.runner import IterBasedTrainLoop, Runner
+from mmengine.runner import Runner
 from torch import Tensor, nn
 
 from ..runtime.batch import image_names
@@ -25,6 +23,8 @@ from ..runtime.losses import (
     not_finite,
 )
 from ..sync_bn.groups import bn_group
+from ..updates import SkipUpdate, UpdateTrainLoop
+from .place import place_of
 
 # Under which the message hub, and so every checkpoint, counts.
 _SKIPPED = 'skipped_updates'
@@ -40,31 +40,27 @@ class FiniteLossHook(Hook):
 
     Contract:
 
-    - Every loss of every rank is looked at in every iteration, between
+    - Every loss of every rank is looked at in every micro-step, between
       forward and backward, and the ranks agree by an all-reduce of one
       number. So the weights, the optimizer's state and the gradients never
       see it.
     - All ranks say the same: which loss is what, on which rank, in which
-      iteration, with the ids of that rank's images.
+      update and micro-step, with the ids of that rank's images.
     - ``on_failure='raise'``: all of them raise
       :class:`~mmdet_megdet.runtime.losses.NonFiniteLossError`.
-    - ``on_failure='skip'``: none of them makes the update to which the
-      iteration belongs. The model's buffers (BatchNorm's running statistics)
-      are put back to what they were before the iteration, and the EMA copy
-      of an ``EMAHook`` stays as it was. Under gradient accumulation the
-      whole update is left out, since one of fewer images would not be the
-      batch that the recipe promises; its other iterations keep their
-      running statistics, and the EMA averages in them as it always does.
-      Weights, gradients, the optimizer's state and GradScaler's scale stay.
-      Iterations and schedulers go on.
+    - ``on_failure='skip'``: none of them makes the update, which needs
+      ``UpdateTrainLoop``. It is left out as a whole, since one of fewer
+      images would not be the batch that the recipe promises. Weights, the
+      optimizer's state, GradScaler's scale, the model's buffers
+      (BatchNorm's running statistics) and the EMA copy of an ``EMAHook``
+      stay as they were before it. It counts, for all schedulers alike.
     - Skipped updates are counted over the whole training, resumed parts
       included, shown in the log as ``skipped_updates``, and limited.
 
     Gradients are not looked at: those that overflow in mixed precision are
-    GradScaler's business, as before. (What the log shows of the loss is NaN
-    while such an iteration is among those that it averages.)
+    GradScaler's business, as before.
 
-    Cost: the host waits for the forward's end in each iteration, and an
+    Cost: the host waits for the forward's end in each micro-step, and an
     all-reduce of 4 bytes in the group of all ranks that BatchNorm uses; with
     ``on_failure='skip'`` a copy of the buffers too.
 
@@ -74,8 +70,8 @@ class FiniteLossHook(Hook):
             after all. Defaults to 10.
 
     Raises:
-        ConfigError: Before training, if updates are to be skipped and there
-            are several optimizers.
+        ConfigError: Before training, if updates are to be skipped under
+            another loop.
 
     Examples:
         >>> default_hooks = dict(finite_loss=dict(
@@ -106,20 +102,32 @@ class FiniteLossHook(Hook):
         self._runner = runner
         self._device = next(runner.model.parameters()).device
         self._group = bn_group(None, self._device)
-        # Whether the update under way is not to be made.
-        self._spoilt = False
+        if self.on_failure == 'skip' and not isinstance(
+            runner.train_loop, UpdateTrainLoop
+        ):
+            raise ConfigError(
+                "FiniteLossHook: on_failure='skip' leaves out an update, and "
+                f'{type(runner.train_loop).__name__} knows micro-batches. Set '
+                "train_cfg.type='UpdateTrainLoop' and train_dataloader."
+                "batch_sampler=dict(type='UpdateBatchSampler'), or use "
+                "on_failure='raise'."
+            )
         self._handle = runner.model.register_forward_hook(self._check)
-        if self.on_failure == 'skip':
-            self._wrap_updates(runner.optim_wrapper)
 
     def before_train_iter(
         self, runner: Runner, batch_idx: int, data_batch: Any = None
     ) -> None:
         """Keep what may have to be named, or put back."""
-        self._batch_idx, self._batch = batch_idx, data_batch
+        self._batch_idx, self._step, self._batch = batch_idx, 0, data_batch
         self._restore_ema()
         if self.on_failure == 'skip':
             self._buffers = [b.clone() for b in runner.model.buffers()]
+
+    def before_micro_step(
+        self, runner: Runner, index: int, data_batch: Any
+    ) -> None:
+        """Keep what may have to be named."""
+        self._step, self._batch = index, data_batch
 
     def after_train_iter(self, runner: Runner, *args, **kwargs) -> None:
         """Let go of the batch."""
@@ -138,8 +146,6 @@ class FiniteLossHook(Hook):
             return
         self._handle.remove()
         self._handle = None
-        # The classes' own methods come to the fore again.
-        vars(self._runner.optim_wrapper).pop('update_params', None)
         self._restore_ema()
 
     def _check(self, model: nn.Module, _: Any, output: Any) -> None:
@@ -172,39 +178,32 @@ class FiniteLossHook(Hook):
             for rank, (wrong, images) in enumerate(all_gather_object(own))
             if wrong
         ]
-        runner = self._runner
-        place = f'iteration {runner.iter + 1}'
-        if not isinstance(runner.train_loop, IterBasedTrainLoop):
-            place += (
-                f' (epoch {runner.epoch + 1}, {self._batch_idx + 1} of '
-                f'{len(runner.train_dataloader)})'
-            )
-        return f'FiniteLossHook: in {place} {"; ".join(found)}.'
+        place = place_of(self._runner, self._batch_idx, self._step)
+        return f'FiniteLossHook: in {place}: {"; ".join(found)}.'
 
     def _skip(self, text: str) -> None:
         hub = self._runner.message_hub
-        if not self._spoilt:
-            self._spoilt = True
-            skipped = hub.get_info(_SKIPPED, 0) + 1
-            if skipped > self.max_skips:
-                raise NonFiniteLossError(
-                    f'{text} {self.max_skips} updates of this training have '
-                    'been skipped already, which is the limit (max_skips). '
-                    'Look for the cause.'
-                )
-            hub.update_info(_SKIPPED, skipped)
-            hub.update_scalar(f'train/{_SKIPPED}', skipped, resumed=False)
+        skipped = hub.get_info(_SKIPPED, 0) + 1
+        if skipped > self.max_skips:
+            raise NonFiniteLossError(
+                f'{text} {self.max_skips} updates of this training have '
+                'been skipped already, which is the limit (max_skips). '
+                'Look for the cause.'
+            )
+        hub.update_info(_SKIPPED, skipped)
+        hub.update_scalar(f'train/{_SKIPPED}', skipped, resumed=False)
         buffers = self._runner.model.buffers()
         for buffer, before in zip(buffers, self._buffers, strict=True):
             buffer.copy_(before)
         for ema_model in self._ema_models():
             ema_model.update_parameters = _leave_out
         print_log(
-            f'{text} The update is skipped, number '
-            f'{hub.get_info(_SKIPPED)} of at most {self.max_skips}.',
+            f'{text} The update is skipped, number {skipped} of at most '
+            f'{self.max_skips}.',
             logger='current',
             level=logging.WARNING,
         )
+        raise SkipUpdate
 
     def _ema_models(self) -> list[nn.Module]:
         return [
@@ -216,28 +215,6 @@ class FiniteLossHook(Hook):
     def _restore_ema(self) -> None:
         for ema_model in self._ema_models():
             vars(ema_model).pop('update_parameters', None)
-
-    def _wrap_updates(self, wrapper: OptimWrapper) -> None:
-        if isinstance(wrapper, OptimWrapperDict):
-            raise ConfigError(
-                "FiniteLossHook: on_failure='skip' works with one optimizer; "
-                f'this model has {len(wrapper)}, and its train_step updates '
-                "each as it likes. Use on_failure='raise'."
-            )
-        wrapper.update_params = partial(
-            self._update, wrapper, wrapper.update_params
-        )
-
-    def _update(self, wrapper: OptimWrapper, update: Any, *args, **kw) -> None:
-        """In the place of the wrapper's ``update_params``."""
-        if not self._spoilt:
-            update(*args, **kw)
-            return
-        # As its backward does.
-        wrapper._inner_count += 1
-        if wrapper.should_update():
-            wrapper.zero_grad()
-            self._spoilt = False
 
 
 def _leave_out(model: nn.Module) -> None:

@@ -35,7 +35,7 @@ class OutOfMemoryHook(Hook):
     or of the machine, also gives the plan with fewer images per GPU and the
     same total batch, with the options for it, on the rank where it happened.
 
-    It needs ``train_cfg.type='ResumableTrainLoop'``, which tells hooks of
+    It needs ``train_cfg.type='UpdateTrainLoop'``, which tells hooks of
     errors.
 
     Examples:

@@ -14,6 +14,8 @@ from torch.optim import Optimizer
 
 from ..runtime.rank_watch import RankWatch
 from ..sync_bn.groups import group_timeout
+from ..updates import UpdateTrainLoop
+from .place import place_of
 
 _TORCH_TIMEOUT = 1800.0  # gloo's, where the group does not tell its own
 
@@ -25,9 +27,9 @@ class RankWatchHook(Hook):
     Contract:
 
     - Each rank tells in the store by which the ranks met where it is: epoch,
-      iteration, and whether it loads data, is in forward, in backward, in the
-      optimizer's step or in validation. (With GPUs that is the host's place;
-      the device may be behind.)
+      update, micro-step, and whether it loads data, is in forward, in
+      backward, in the optimizer's step or in validation. (With GPUs that is
+      the host's place; the device may be behind.)
     - A rank that has not moved for half of the collectives' timeout
       (``env_cfg.dist_cfg.timeout``) logs where it waits, which ranks give no
       sign of life and where they were last, and where the others are. It does
@@ -35,7 +37,7 @@ class RankWatchHook(Hook):
       watchdog, which ends the process.
     - A rank that fails logs where. If the error is one of a collective it
       also names the rank that is gone, or that failed before it. (This needs
-      ``train_cfg.type='ResumableTrainLoop'``.)
+      ``train_cfg.type='UpdateTrainLoop'``.)
     - It does not end a rank; the timeout does.
 
     A rank counts as gone when it gives no sign of life for a fifth of the
@@ -55,7 +57,7 @@ class RankWatchHook(Hook):
     def before_train(self, runner: Runner) -> None:
         """Begin to watch; a collective."""
         self._runner = runner
-        self._batch = 0
+        self._batch = self._step = 0
         self.watch = RankWatch(
             runner.rank, runner.world_size, _timeout(), runner.logger.error
         )
@@ -69,6 +71,12 @@ class RankWatchHook(Hook):
 
     def before_train_epoch(self, runner: Runner) -> None:
         """Note the place."""
+        # Elsewhere than at its beginning an epoch goes on by these loops.
+        loop = runner.train_loop
+        if isinstance(loop, IterBasedTrainLoop):
+            self._batch = loop.iter
+        elif isinstance(loop, UpdateTrainLoop):
+            self._batch = loop.iter - loop.epoch_began
         self._in_iteration('loading data')
 
     def before_train_iter(
@@ -78,11 +86,21 @@ class RankWatchHook(Hook):
         self._batch = batch_idx
         self._in_iteration('forward')
 
+    def before_micro_step(self, runner: Runner, index: int, **_) -> None:
+        """Note the place."""
+        self._step = index
+        self._in_iteration('forward')
+
+    def after_micro_step(self, runner: Runner, index: int, **_) -> None:
+        """Note the place."""
+        if index + 1 < runner.train_loop.plan.accumulation:
+            self._step = index + 1
+            self._in_iteration('loading data')
+
     def after_train_iter(self, runner: Runner, batch_idx: int, **_) -> None:
         """Note the place."""
-        # The Runner counts it after its hooks.
-        self._batch = batch_idx + 1
-        self._in_iteration('loading data', runner.iter + 1)
+        self._batch, self._step = batch_idx + 1, 0
+        self._in_iteration('loading data')
 
     def after_train_epoch(self, runner: Runner) -> None:
         """Note the place."""
@@ -124,15 +142,8 @@ class RankWatchHook(Hook):
     def _stepped(self, optimizer: Optimizer, *_: object) -> None:
         self._in_iteration('hooks after the step')
 
-    def _in_iteration(self, phase: str, done: int | None = None) -> None:
-        runner = self._runner
-        if isinstance(runner.train_loop, IterBasedTrainLoop):
-            done = runner.iter if done is None else done
-            place = f'iteration {done + 1} of {runner.max_iters}'
-        else:
-            batches = len(runner.train_dataloader)
-            place = f'epoch {runner.epoch + 1}, iteration {self._batch + 1} '
-            place += f'of {batches}'
+    def _in_iteration(self, phase: str) -> None:
+        place = place_of(self._runner, self._batch, self._step)
         self._at(f'{place} ({phase})')
 
     def _at(self, place: str) -> None:

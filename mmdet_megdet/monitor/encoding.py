@@ -45,10 +45,11 @@ def encode(probe: Probe) -> np.ndarray:
     seconds, by_layer = probe.seconds()
     rank, layers = np.zeros((), RANK), np.zeros(len(probe.layers), LAYER)
     rank['seconds'] = seconds
-    rank['order'] = _hash(
-        np.array([c.layer for c in probe.calls if c.group is not None], 'i8')
-    )
+    order = [c.layer for c in probe.calls if c.group is not None]
+    order += [c.layer for c in probe.later if c.communicates]
+    rank['order'] = _hash(np.array(order, 'i8'))
     calls, before, after = _to_host(probe)
+    broken_later = _broken_later(probe)
     moments = []
     for index, layer in enumerate(probe.layers):
         places = [i for i, c in enumerate(probe.calls) if c.layer == index]
@@ -59,6 +60,9 @@ def encode(probe: Probe) -> np.ndarray:
             probe.calls[i].group is not None for i in places
         )
         _tell_calls(row, places, [calls[i] for i in places])
+        row['calls'] += sum(c.layer == index for c in probe.later)
+        if row['broken_call'] < 0:
+            row['broken_call'] = broken_later.get(index, -1)
         if places:
             _tell_drift(row, layer, calls[places[0]], before[index])
         if after[index]:
@@ -90,6 +94,18 @@ def _to_host(
         for buffers in (probe.before, after)
     )
     return calls, before, after
+
+
+def _broken_later(probe: Probe) -> dict[int, int]:
+    """By layer, the place of its first later call with NaN or Inf."""
+    if not probe.later:
+        return {}
+    finite = torch.stack([call.finite for call in probe.later]).cpu()
+    found: dict[int, int] = {}
+    for place in (~finite).nonzero().flatten().tolist():
+        layer = probe.later[place].layer
+        found.setdefault(layer, len(probe.calls) + place)
+    return found
 
 
 def _tensors(call: Call) -> list[Tensor]:

@@ -38,6 +38,20 @@ class Call(NamedTuple):
     group: tuple[Tensor, Tensor, Tensor] | None
 
 
+class LaterCall(NamedTuple):
+    """One forward of a layer in a later micro-step of the iteration.
+
+    Attributes:
+        layer (int): Its place in :attr:`Probe.layers`.
+        communicates (bool): Whether it normalised by a group's statistics.
+        finite (Tensor): Whether its batch is free of NaN and Inf.
+    """
+
+    layer: int
+    communicates: bool
+    finite: Tensor
+
+
 class Probe:
     """Takes what there is to know of an iteration's BatchNorm.
 
@@ -55,7 +69,9 @@ class Probe:
     Attributes:
         names (list[str]): The layers' names, in the model's order.
         layers (list[nn.Module]): The layers.
-        calls (list[Call]): The iteration's, in order.
+        calls (list[Call]): The iteration's, in order; of its first
+            micro-step, if it has several.
+        later (list[LaterCall]): Those of the other micro-steps.
         before (list[list[Tensor]]): Each layer's running mean and variance
             as they were before the iteration; empty lists where it has none.
     """
@@ -74,6 +90,8 @@ class Probe:
 
     def _forget(self) -> None:
         self.calls: list[Call] = []
+        self.later: list[LaterCall] = []
+        self._first_step = True
         self.before: list[list[Tensor]] = []
         self._collectives: list[tuple[int, list[CollectiveTimer]]] = []
         self._iteration = CollectiveTimer(self.device)
@@ -97,6 +115,10 @@ class Probe:
         # Last in, first out: the time of listening itself is not in it.
         self._attached.enter_context(self._iteration)
 
+    def end_first_step(self) -> None:
+        """Take less from here on: what is left of an update of many steps."""
+        self._first_step = False
+
     def detach(self) -> None:
         """Stop listening; without :meth:`attach` before, do nothing."""
         self._attached.close()
@@ -118,7 +140,7 @@ class Probe:
         if seen.recomputed:
             return
         group = (seen.group_count, seen.group_mean, seen.group_var)
-        self.calls.append(
+        self._note(
             Call(
                 index,
                 seen.count,
@@ -136,7 +158,16 @@ class Probe:
             return
         x = args[0] if args else kwargs['input']
         moments = local_moments(dense(x.detach()))
-        self.calls.append(Call(index, *moments, group=None))
+        self._note(Call(index, *moments, group=None))
+
+    def _note(self, call: Call) -> None:
+        if self._first_step:
+            self.calls.append(call)
+            return
+        finite = torch.isfinite(call.mean) & torch.isfinite(call.second)
+        self.later.append(
+            LaterCall(call.layer, call.group is not None, finite.all())
+        )
 
 
 def running_stats(layer: nn.Module) -> list[Tensor]:

@@ -16,14 +16,14 @@ def pool_running_stats(*models: nn.Module) -> None:
     """Give all ranks the running statistics of all BN groups together.
 
     With several BN groups each group's buffers follow its own images. This
-    replaces them by the mean of the means, and by the mean of the variances
-    plus the variance of the means, over all ranks. Where all ranks agree
-    already the buffers stay as they are, bit for bit. Training does not
-    notice: it normalises by the batch.
+    replaces them by the mean of the means and the mean of the variances over
+    all ranks. Where all ranks agree already the buffers stay as they are, bit
+    for bit. Training does not notice: it normalises by the batch.
 
-    The means are moving averages themselves, so this is not exactly the law
-    of total variance of the data that the groups saw: what a group's mean
-    wandered while it was averaged is in no term.
+    Buffers are moving averages, linear in the statistics of the batches, so
+    the result does not depend on when and how often they are pooled: it is
+    what one BatchNorm keeps that is fed group by group. The variance between
+    the groups' means is in no term, as it is in none of that BatchNorm's.
 
     One all-reduce of float64 numbers for everything given, whatever the
     number of layers. All ranks call it with the same models.
@@ -43,17 +43,13 @@ def pool_running_stats(*models: nn.Module) -> None:
     means = _flat([layer.running_mean for layer in layers])
     counts = _flat([layer.num_batches_tracked for layer in layers])
     variances = _flat([layer.running_var for layer in layers])
-    sums = torch.cat([means, variances, means.square(), counts])
+    sums = torch.cat([means, variances, counts])
     dist.all_reduce(sums, group=bn_group(None, sums.device))
 
-    sizes = [len(means), len(variances), len(means), len(counts)]
-    mean, variance, square, count = (sums / ranks).split(sizes)
-    between = square - mean.square()
-    # Each of the sums over ranks rounds by 2^-53 a rank. A difference that
-    # is no larger is none.
-    between[between <= ranks * 2.0**-52 * square] = 0
+    sizes = [len(means), len(variances), len(counts)]
+    mean, variance, count = (sums / ranks).split(sizes)
     _scatter(mean, [layer.running_mean for layer in layers])
-    _scatter(variance + between, [layer.running_var for layer in layers])
+    _scatter(variance, [layer.running_var for layer in layers])
     _scatter(count.round(), [layer.num_batches_tracked for layer in layers])
 
 

@@ -209,8 +209,9 @@ class UpdateTrainLoop(BaseLoop):
         self._configure_sampler()
         self.dataloader.batch_sampler.set_epoch(self._epoch)
         self.dataloader.batch_sampler.start_at(first)
-        seed_by_image(self.dataloader.dataset, self.runner.seed)
         self.runner.call_hook('before_train_epoch')
+        # Behind hooks that change the pipeline.
+        seed_by_image(self.dataloader.dataset, self.runner.seed)
         self.runner.model.train()
         batches = iter(self.dataloader)
         for index in range(first, end):
@@ -306,14 +307,12 @@ class UpdateTrainLoop(BaseLoop):
 
 
 def _check_length(max_epochs: int | None, max_updates: int | None) -> None:
-    given = dict(max_epochs=max_epochs, max_updates=max_updates)
-    given = {name: n for name, n in given.items() if n is not None}
-    if len(given) != 1 or any(
-        type(n) is not int or n < 1 for n in given.values()
-    ):
+    given = [n for n in (max_epochs, max_updates) if n is not None]
+    if len(given) != 1 or type(given[0]) is not int or given[0] < 1:
         raise ConfigError(
             'UpdateTrainLoop takes one of max_epochs and max_updates, a '
-            f'number from 1, but train_cfg has {given or "neither"}.'
+            f'number from 1, but train_cfg has max_epochs={max_epochs} and '
+            f'max_updates={max_updates}.'
         )
 
 
