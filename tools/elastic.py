@@ -18,6 +18,7 @@ if importlib.util.find_spec('mmdet_megdet') is None:
 
 import train
 from torch.distributed import run
+from torch.distributed.elastic.multiprocessing.api import SignalException
 from torch.distributed.elastic.rendezvous import (
     RendezvousClosedError,
     RendezvousConnectionError,
@@ -25,7 +26,7 @@ from torch.distributed.elastic.rendezvous import (
 )
 
 from mmdet_megdet.recipe import MachinesError, images_by_machines
-from mmdet_megdet.runtime import ConfigError
+from mmdet_megdet.runtime import CheckpointError, ConfigError
 from mmdet_megdet.runtime.cli import load_config
 from mmdet_megdet.runtime.elastic import (
     announce_agent,
@@ -107,7 +108,7 @@ def main() -> int:
     args = run.parse_args(sys.argv[1:])
     try:
         images = check_training(args)
-    except (ConfigError, MachinesError) as error:
+    except (CheckpointError, ConfigError, MachinesError) as error:
         print(f'error: {error}', file=sys.stderr)
         return 2
     for machines, each in images.items():
@@ -132,6 +133,8 @@ def main() -> int:
             'cannot be reached. Start the job there first, then here; it goes '
             'on from its latest checkpoint'
         )
+    except SignalException as stop:
+        say(f'got {stop.sigval.name}: this machine leaves the job')
     except RendezvousTimeoutError:
         say(
             f'the {args.nnodes.split(":")[0]} machine(s) without which '

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import os
 import time
 from pathlib import Path
 
@@ -13,6 +14,7 @@ from mmengine.registry import HOOKS
 from mmdet_megdet.hooks import PreemptionHook
 
 torch.set_default_dtype(torch.float64)
+print('starts with', os.environ.get('WORLD_SIZE'), flush=True)
 
 
 @HOOKS.register_module()
