@@ -7,6 +7,7 @@ from .out_of_memory import OutOfMemoryHook
 from .preemption import PreemptionHook
 from .rank_watch import RankWatchHook
 from .readable_checkpoint import ReadableCheckpointHook
+from .restart import RestartHook
 from .resume_report import ResumeReportHook
 from .same_run import SameRunHook
 from .setup_check import SetupCheckHook
@@ -23,6 +24,7 @@ __all__ = [
     'PreemptionHook',
     'RankWatchHook',
     'ReadableCheckpointHook',
+    'RestartHook',
     'ResumeReportHook',
     'SameRunHook',
     'SetupCheckHook',
