@@ -36,9 +36,7 @@ def inputs(seed, steps=STEPS):
 @pytest.mark.parametrize('calls', [1, 2])
 @pytest.mark.parametrize('momentum', [0.1, None])
 @pytest.mark.parametrize('kind', KINDS)
-def test_an_update_moves_by_the_mean_of_its_micro_steps(
-    kind, momentum, calls
-):
+def test_an_update_moves_by_the_mean_of_its_micro_steps(kind, momentum, calls):
     """As pooling of as many layers, of which each sees one of them."""
     layer = KINDS[kind](momentum).double().train()
     pooled = copy.deepcopy(layer)
