@@ -228,7 +228,8 @@ def get_epoch_length(cfg: Config, images: int, gpus: int) -> int:
 
 def by_update(cfg: Config) -> bool:
     """Whether an iteration is an update."""
-    return cfg.train_cfg.get('type') == 'UpdateTrainLoop'
+    loop = cfg.get('train_cfg') or {}
+    return loop.get('type') == 'UpdateTrainLoop'
 
 
 def get_accumulation(cfg: Config, gpus: int) -> int:
