@@ -9,6 +9,7 @@ from .rank_watch import RankWatchHook
 from .same_run import SameRunHook
 from .sync_bn_group import SyncBNGroupHook
 from .total_batch import TotalBatchHook
+from .unit_loss import UnitLossHook
 
 __all__ = [
     'AtomicCheckpointHook',
@@ -22,4 +23,5 @@ __all__ = [
     'SameRunHook',
     'SyncBNGroupHook',
     'TotalBatchHook',
+    'UnitLossHook',
 ]
