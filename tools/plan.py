@@ -192,14 +192,11 @@ def images_that_fit(args: argparse.Namespace) -> int:
             f'error: not one image fits: {args.memory:g} GB less '
             f'{args.gb_fixed:g} GB are less than {args.gb_per_image:g} GB.'
         )
-    most = fit
-    for images in range(min(fit, args.total_batch), 0, -1):
-        try:
-            make_plan(SetUp(args.nodes, args.gpus, images), args)
-        except recipe.PlanError:
-            continue
-        most = images
-        break
+    world_size = args.nodes * args.gpus
+    most = (
+        recipe.most_images(world_size, fit, args.total_batch, [args.bn_size])
+        or fit
+    )
     print(
         f'{fit} image(s) fit a GPU: ({args.memory:g} GB - {args.gb_fixed:g} '
         f'GB) / {args.gb_per_image:g} GB. The plan is for {most}.'
@@ -220,49 +217,33 @@ def make_plan(hardware: SetUp, args: argparse.Namespace) -> recipe.BatchPlan:
 
 def describe(
     plan: recipe.BatchPlan, hardware: SetUp, args: argparse.Namespace
-) -> tuple[dict[str, str], list[str]]:
-    """A column of the table, and what is to be said of its epoch."""
-    iterations = recipe.iterations_per_epoch(
-        args.images, plan.world_size, plan.images_per_gpu
-    )
-    rows = recipe.plan_rows(plan, iterations)
+) -> dict[str, str]:
+    """A column of the table."""
+    rows = recipe.plan_rows(plan, args.images)
     if hardware.nodes > 1:
         rows['GPUs'] += f' ({hardware.nodes} nodes x {hardware.gpus})'
-    rows['warm-up'] = recipe.warmup_text(
-        args.warmup_updates, plan.iterations(args.warmup_updates)
-    )
+    rows['warm-up'] = f'{args.warmup_updates} updates'
     if args.lr is not None:
         rows['learning rate'] = f'{plan.learning_rate(args.lr, args.lr_batch)}'
-    notes = [
-        recipe.epoch_note(iterations, plan.accumulation),
-        recipe.aspect_ratio_note(
-            recipe.images_per_rank(args.images, plan.world_size),
-            plan.images_per_gpu,
-        ),
-    ]
-    return rows, [note for note in notes if note is not None]
+    return rows
 
 
 def main() -> int:
     """Prints the plans; returns the exit status."""
     parser = make_parser()
     args = parser.parse_args()
-    columns, notes, refusals = [], [], []
+    columns, refusals = [], []
     for hardware in read_set_ups(parser, args):
         try:
             plan = make_plan(hardware, args)
         except recipe.PlanError as error:
             refusals.append(f'error: {hardware} does not run: {error}')
             continue
-        rows, of_epoch = describe(plan, hardware, args)
-        columns.append(rows)
-        notes += [f'{hardware}: {note}' for note in of_epoch]
+        columns.append(describe(plan, hardware, args))
     if columns:
         print(recipe.format_table(columns))
         if args.lr is not None:
-            notes.append(recipe.LINEAR_RULE)
-        for note in notes:
-            print(f'\n{note}')
+            print(f'\n{recipe.LINEAR_RULE}')
     for refusal in refusals:
         print(refusal, file=sys.stderr)
     return 1 if refusals else 0
