@@ -13,6 +13,7 @@ from .same_run import SameRunHook
 from .setup_check import SetupCheckHook
 from .sync_bn_group import SyncBNGroupHook
 from .total_batch import TotalBatchHook
+from .unit_loss import UnitLossHook
 
 __all__ = [
     'AtomicCheckpointHook',
@@ -30,4 +31,5 @@ __all__ = [
     'SetupCheckHook',
     'SyncBNGroupHook',
     'TotalBatchHook',
+    'UnitLossHook',
 ]
