@@ -9,6 +9,8 @@ from .estimator import (
     from_micro_steps,
     noise_scale,
 )
+from .meter import GradientMeter, ManyPiecesError, Split
+from .parts import TOTAL, coupled_ranks, parts_of
 from .record import (
     FILE_NAME,
     Measurement,
@@ -16,17 +18,27 @@ from .record import (
     parts_as_json,
     read_records,
 )
+from .variance import averaged, dissimilarity, module_factors
 
 __all__ = [
     'FILE_NAME',
+    'TOTAL',
+    'GradientMeter',
+    'ManyPiecesError',
     'Measurement',
     'Moments',
     'NoiseScale',
     'RunningNoise',
+    'Split',
+    'averaged',
+    'coupled_ranks',
+    'dissimilarity',
     'from_groups',
     'from_micro_steps',
+    'module_factors',
     'noise_scale',
     'open_record',
     'parts_as_json',
+    'parts_of',
     'read_records',
 ]

@@ -6,7 +6,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
+from torch.distributed.algorithms.ddp_comm_hooks.powerSGD_hook import (
+    PowerSGDState,
+)
 
 
 @torch.no_grad()
@@ -30,3 +33,9 @@ def maximum_all(targets: Sequence[Tensor], others: Sequence[Tensor]) -> None:
     """Take elementwise maxima in place, by few launches on a GPU."""
     if targets:
         torch._foreach_maximum_(targets, others)
+
+
+def is_low_rank(model: nn.Module) -> bool:
+    """Whether a DDP model sends its gradients through PowerSGD."""
+    hooks = getattr(model, '_comm_hooks', ())
+    return any(isinstance(state, PowerSGDState) for _, state in hooks)
