@@ -1,6 +1,6 @@
 # Real microscope photographs of blood cells (BCCD: 205 train, 87 val, three
-# classes) at 320x240, 2 ranks x 4 images, from scratch. BCCD_ROOT tells where
-# the COCO-format data set lies.
+# classes) at 320x240, 8 images an update (2 ranks x 4), from scratch.
+# BCCD_ROOT tells where the COCO-format data set lies.
 _base_ = [
     'mmdet::_base_/models/faster-rcnn_r50_fpn.py',
     'mmdet::_base_/datasets/coco_detection.py',
@@ -59,7 +59,7 @@ test_pipeline = [
 train_dataloader = dict(
     batch_size=4,
     num_workers=1,
-    batch_sampler=dict(type='AspectRatioBatchSampler', drop_last=True),
+    batch_sampler=dict(type='UpdateBatchSampler'),
     dataset=dict(
         data_root=data_root,
         metainfo=metainfo,
@@ -87,7 +87,7 @@ optim_wrapper = dict(
     optimizer=dict(type='SGD', lr=0.02, momentum=0.9, weight_decay=0.0001),
     clip_grad=dict(max_norm=35, norm_type=2),
 )
-# 25 iterations an epoch.
+# 25 updates an epoch.
 param_scheduler = [
     dict(type='PreciseLinearWarmup', by_epoch=False, begin=0, end=50),
     dict(
@@ -99,11 +99,12 @@ param_scheduler = [
         gamma=0.1,
     ),
 ]
-train_cfg = dict(type='ResumableTrainLoop', max_epochs=12, val_interval=1)
+train_cfg = dict(type='UpdateTrainLoop', max_epochs=12, val_interval=1)
 val_cfg = dict(type='ValLoop')
 test_cfg = dict(type='TestLoop')
 
 default_hooks = dict(
+    total_batch=dict(type='TotalBatchHook', total_batch_size=8),
     logger=dict(interval=5),
     checkpoint=dict(max_keep_ckpts=2),
     bn_stats=dict(interval=20),

@@ -1,7 +1,7 @@
 # The demo: Mask R-CNN on the generated shapes (128 px, five classes, boxes,
-# masks, crowds and pictures without objects), 2 ranks x 4 images, from
-# scratch. SHAPES_ROOT tells where `python -m mmdet_megdet.datasets.shapes`
-# has put them.
+# masks, crowds and pictures without objects), 8 images an update (2 ranks x
+# 4), from scratch. SHAPES_ROOT tells where `python -m
+# mmdet_megdet.datasets.shapes` has put them.
 _base_ = [
     'mmdet::_base_/models/mask-rcnn_r50_fpn.py',
     'mmdet::_base_/datasets/coco_instance.py',
@@ -73,7 +73,7 @@ test_pipeline = [
 train_dataloader = dict(
     batch_size=4,
     num_workers=1,
-    batch_sampler=dict(type='AspectRatioBatchSampler', drop_last=True),
+    batch_sampler=dict(type='UpdateBatchSampler'),
     dataset=dict(
         data_root=data_root,
         metainfo=metainfo,
@@ -103,7 +103,7 @@ optim_wrapper = dict(
     optimizer=dict(type='AdamW', lr=0.001, weight_decay=0.0001),
     clip_grad=dict(max_norm=35, norm_type=2),
 )
-# 40 iterations an epoch.
+# 40 updates an epoch.
 param_scheduler = [
     dict(type='PreciseLinearWarmup', by_epoch=False, begin=0, end=40),
     dict(
@@ -115,11 +115,12 @@ param_scheduler = [
         gamma=0.1,
     ),
 ]
-train_cfg = dict(type='ResumableTrainLoop', max_epochs=4, val_interval=2)
+train_cfg = dict(type='UpdateTrainLoop', max_epochs=4, val_interval=2)
 val_cfg = dict(type='ValLoop')
 test_cfg = dict(type='TestLoop')
 
 default_hooks = dict(
+    total_batch=dict(type='TotalBatchHook', total_batch_size=8),
     logger=dict(interval=10),
     bn_stats=dict(interval=20),
     checkpoint=dict(interval=2, max_keep_ckpts=2),

@@ -3,9 +3,10 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import torch
 from mmengine.hooks import Hook
-from mmengine.optim import OptimWrapperDict
 from mmengine.registry import HOOKS
 from mmengine.runner import Runner
 
@@ -15,9 +16,7 @@ from ..recipe import (
     plan_rows,
     plan_with_fewer_images,
 )
-from ..runtime.batch import images_per_gpu
 from .batch_facts import model_bn_sizes
-from .total_batch import TotalBatchHook
 
 # Of errors that are no OutOfMemoryError: the CPU's allocator, cuDNN, cuBLAS.
 _PHRASES = (
@@ -61,24 +60,19 @@ def advice(runner: Runner) -> str:
     """What to run instead, in words and as a table.
 
     Args:
-        runner (Runner): In training.
+        runner (Runner): In training, by an ``UpdateTrainLoop``.
     """
-    images = images_per_gpu(runner.train_dataloader)
+    plan = _plan(runner)
     began = (
-        f'Memory ran out with {images} image(s) per GPU on rank {runner.rank}.'
+        f'Memory ran out with {plan.images_per_gpu} image(s) per GPU on rank '
+        f'{runner.rank}.'
     )
-    plan = _plan(runner, images)
-    smaller = None if plan is None else plan_with_fewer_images(plan)
+    smaller = plan_with_fewer_images(plan)
     if smaller is None:
         return f'{began} {_OTHERWISE}'
     options = f'--images-per-gpu {smaller.images_per_gpu}'
     if smaller.bn_size != plan.bn_size:
         options += ' --bn-size none'
-    if not any(isinstance(h, TotalBatchHook) for h in runner.hooks):
-        options += (
-            ' --cfg-options optim_wrapper.accumulative_counts='
-            f'{smaller.accumulation}'
-        )
     rows = [plan_rows(plan), plan_rows(smaller)]
     synchronised = bool(model_bn_sizes(runner))
     if not synchronised:
@@ -110,12 +104,8 @@ _OTHERWISE = (
 )
 
 
-def _plan(runner: Runner, images: int) -> BatchPlan | None:
-    wrapper = runner.optim_wrapper
-    if isinstance(wrapper, OptimWrapperDict):
-        return None
-    total = runner.world_size * images * wrapper._accumulative_counts
+def _plan(runner: Runner) -> BatchPlan:
     sizes = model_bn_sizes(runner)
     # Of several the largest, which is the hardest to keep.
     size = max(sizes) if sizes and None not in sizes else None
-    return BatchPlan(runner.world_size, images, total, size)
+    return replace(runner.train_loop.plan, bn_size=size)

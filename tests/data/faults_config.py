@@ -1,18 +1,25 @@
 # Copyright (c) mmdet_megdet contributors. All rights reserved.
-# The tiny run with what makes it survive: three epochs of four iterations on
-# two ranks, two updates each. Nothing is augmented, so that a run which goes
-# on where it stopped ends with the very weights of one that did not.
+# The tiny run with what makes it survive: three epochs of four updates of 16
+# images, two micro-steps each on two ranks. Nothing is augmented, so that
+# images can be told by their targets.
 _base_ = './tiny_config.py'
 
 custom_imports = dict(
     imports=['tests.data.tiny_task', 'tests.data.faulty_task'],
     allow_failed_imports=False,
 )
-train_dataloader = dict(dataset=dict(augment=False))
+train_dataloader = dict(
+    dataset=dict(augment=False, length=64),
+    batch_sampler=dict(type='UpdateBatchSampler'),
+)
 train_cfg = dict(
-    _delete_=True, type='ResumableTrainLoop', max_epochs=3, val_interval=1
+    _delete_=True, type='UpdateTrainLoop', max_epochs=3, val_interval=1
+)
+optim_wrapper = dict(
+    _delete_=True, optimizer=dict(type='SGD', lr=0.05, momentum=0.9)
 )
 default_hooks = dict(
+    total_batch=dict(type='TotalBatchHook', total_batch_size=16),
     checkpoint=dict(type='AtomicCheckpointHook'),
     sync_bn_group=dict(type='SyncBNGroupHook'),
     rank_watch=dict(type='RankWatchHook'),

@@ -1,6 +1,6 @@
 # Copyright (c) mmdet_megdet contributors. All rights reserved.
 # Training on pictures in files, in COCO's format and by mmdet's own loading,
-# with all that looks for faults: one epoch of four iterations on two ranks.
+# with all that looks for faults: one epoch of four updates of four images.
 _base_ = './faults_config.py'
 
 custom_imports = dict(
@@ -32,7 +32,6 @@ train_dataloader = dict(
             dict(type='mmdet.PackDetInputs'),
         ],
     ),
-    sampler=dict(type='DefaultSampler', shuffle=False),
     collate_fn=dict(type='pseudo_collate'),
 )
 val_dataloader = val_cfg = val_evaluator = None
@@ -40,6 +39,7 @@ test_dataloader = test_cfg = test_evaluator = None
 train_cfg = dict(max_epochs=1)
 default_hooks = dict(
     diary=None,
+    total_batch=dict(total_batch_size=4),
     checkpoint=dict(save_best=None),
     same_run=dict(type='SameRunHook'),
     data_check=dict(type='DataCheckHook'),

@@ -51,7 +51,6 @@ param_scheduler = [
 ]
 default_hooks = dict(
     logger=dict(type='LoggerHook', interval=1),
-    epoch_seed=dict(type='EpochSeedHook'),
     checkpoint=dict(
         type='CheckpointHook',
         interval=1,

@@ -74,3 +74,15 @@ def train_tiny(cfg: Config) -> tuple[Runner, UpdateRecorder]:
 def log_of(work_dir: Path) -> str:
     """The text log of the folder's latest run."""
     return max(work_dir.glob('*/*.log')).read_text()
+
+
+def update_config(
+    work_dir: Path, total: int, images: int, **settings
+) -> Config:
+    """The same under UpdateTrainLoop; its two epochs are 32 images each."""
+    loop = dict(_delete_=True, type='UpdateTrainLoop', max_epochs=2)
+    settings = dict(
+        train_cfg=loop,
+        train_dataloader__batch_sampler=dict(type='UpdateBatchSampler'),
+    ) | dict(settings)
+    return tiny_config(work_dir, total, images, **settings)

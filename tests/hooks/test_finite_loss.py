@@ -5,7 +5,7 @@ from itertools import pairwise
 
 import pytest
 import torch
-from mmengine.optim import AmpOptimWrapper, OptimWrapper, OptimWrapperDict
+from mmengine.optim import AmpOptimWrapper, OptimWrapper
 from mmengine.registry import OPTIM_WRAPPERS
 from torch import nn
 
@@ -29,11 +29,11 @@ def pictures(tmp_path_factory):
 
 @pytest.fixture
 def train(pictures, tmp_path):
-    """Eight iterations of two images, each an update unless said."""
+    """Eight updates of two images at once, unless said."""
 
     def run(**settings):
         settings = {
-            'optim_wrapper__accumulative_counts': 1,
+            'default_hooks__total_batch__total_batch_size': 2,
             'default_hooks__finite_loss__on_failure': 'skip',
             'model__fault': 'pixel',
             'custom_hooks': [dict(type='EMAHook')],
@@ -59,8 +59,8 @@ def test_skipped_update_leaves_no_trace(train, tmp_path):
     assert runner.iter == 8
     log = log_of(tmp_path)
     assert (
-        'in iteration 3 (epoch 1, 3 of 8) loss_corner[0] is nan, '
-        'loss_corner[1] is nan, loss_size is nan on rank 0, with images 4 ('
+        'in epoch 1, update 3 of 8: loss_corner[0] is nan, loss_corner[1] is '
+        'nan, loss_size is nan on rank 0, with images '
     ) in log
     assert 'The update is skipped, number 2 of at most 10.' in log
     assert 'skipped_updates: 2' in log
@@ -78,21 +78,34 @@ def test_nothing_changes_where_losses_are_finite(train):
 
 
 @pytest.mark.parametrize('spoilt', [0, 1])
-def test_with_accumulation_the_whole_update_is_left_out(train, spoilt):
-    """Two iterations an update; one of the second update's is spoilt."""
+def test_with_accumulation_the_whole_update_is_left_out(
+    train, tmp_path, spoilt
+):
+    """Two micro-steps an update; one of the second update's is spoilt."""
     _, states = train(
-        optim_wrapper__accumulative_counts=2,
+        default_hooks__total_batch__total_batch_size=4,
         model__fault_iterations=(2 + spoilt,),
-        custom_hooks=None,
     )
     steps = [changed(*pair) for pair in pairwise(states)]
-    update = {'weights', 'buffers', 'momenta', 'gradients'}
-    sound = {'buffers'}
-    gathers = {'buffers', 'gradients'}
-    second = [NOTHING, sound] if spoilt == 0 else [gathers, {'gradients'}]
-    assert steps == [gathers, update, *second, *[gathers, update] * 2]
+    assert steps == [ALL, NOTHING, ALL, ALL]
     # What was gathered for it is not in the next update.
-    assert states[4]['gradients'] == {}
+    assert states[2]['gradients'] == {}
+    place = f'epoch 1, update 2 of 4, micro-step {spoilt + 1} of 2'
+    assert place in log_of(tmp_path)
+
+
+def test_it_counts_for_all_schedulers_alike(train):
+    schedulers = [
+        dict(type='PreciseLinearWarmup', begin=0, end=6),
+        dict(type='CosineAnnealingLR', by_epoch=False, T_max=8),
+    ]
+    rates = []
+    for faults in ((), (0, 3)):
+        runner, _ = train(
+            model__fault_iterations=faults, param_scheduler=schedulers
+        )
+        rates.append(runner.message_hub.get_scalar('train/lr').data[0])
+    assert rates[0].tolist() == rates[1].tolist()
 
 
 def test_the_limit(train):
@@ -111,7 +124,7 @@ def test_infinite_loss_raises_before_the_update(train, monkeypatch):
     )
     with pytest.raises(
         NonFiniteLossError,
-        match=r'iteration 4 \(.*\) loss_corner\[1\] is inf on rank 0, with',
+        match=r'update 4 of 8: loss_corner\[1\] is inf on rank 0, with',
     ):
         train(
             model__fault='loss',
@@ -179,11 +192,10 @@ def test_wrong_options_are_refused():
         FiniteLossHook(max_skips=0)
 
 
-def test_several_optimizers_cannot_skip():
-    parts = {
-        name: OptimWrapper(torch.optim.SGD(nn.Linear(1, 1).parameters(), 0.1))
-        for name in 'ab'
-    }
-    hook = FiniteLossHook(on_failure='skip')
-    with pytest.raises(ConfigError, match='has 2'):
-        hook._wrap_updates(OptimWrapperDict(**parts))
+def test_skipping_needs_the_loop(train):
+    with pytest.raises(ConfigError, match="type='UpdateTrainLoop'"):
+        train(
+            train_cfg=dict(_delete_=True, by_epoch=True, max_epochs=1),
+            train_dataloader__batch_sampler=None,
+            default_hooks__preemption=None,
+        )

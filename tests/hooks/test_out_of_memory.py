@@ -31,10 +31,7 @@ def message(tmp_path):
 def test_total_batch_hook_adapts_the_accumulation(message):
     text = message(
         train_dataloader__batch_size=4,
-        optim_wrapper__accumulative_counts=4,
-        default_hooks__total_batch=dict(
-            type='TotalBatchHook', total_batch_size=16
-        ),
+        default_hooks__total_batch__total_batch_size=16,
     )
     assert text.startswith('CUDA out of memory. Tried to allocate 2.00 GiB.')
     assert text.count('Memory ran out') == 1
@@ -44,14 +41,13 @@ def test_total_batch_hook_adapts_the_accumulation(message):
         'tools/train.py CONFIG --images-per-gpu 2\n'
     ) in text
     rows = {tuple(line.split()) for line in text.splitlines()}
-    assert ('accumulation', '4', 'iterations', '8', 'iterations') in rows
+    assert ('accumulation', '4', 'micro-steps', '8', 'micro-steps') in rows
     assert 'would take its statistics over 2 images instead of 4' in text
 
 
 def test_bn_size_that_cannot_be_kept(message):
     text = message(model__bn_size=2)
-    assert '--images-per-gpu 1 --bn-size none --cfg-options ' in text
-    assert 'optim_wrapper.accumulative_counts=4' in text
+    assert 'CONFIG --images-per-gpu 1 --bn-size none\n' in text
 
 
 def test_one_image_already(message):

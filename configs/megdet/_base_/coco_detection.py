@@ -7,10 +7,8 @@ data_root = '{{$COCO_ROOT:data/coco}}/'
 train_dataloader = dict(
     batch_size=4,
     num_workers=4,
-    # Every batch is a full one, and on the usual set-ups an epoch is a whole
-    # number of updates: a checkpoint inside an accumulation would lose its
-    # gradient (TotalBatchHook warns).
-    batch_sampler=dict(type='AspectRatioBatchSampler', drop_last=True),
+    # An epoch is a whole number of updates, the same ones on any hardware.
+    batch_sampler=dict(type='UpdateBatchSampler'),
     dataset=dict(data_root=data_root),
 )
 val_dataloader = dict(dataset=dict(data_root=data_root))

@@ -6,13 +6,12 @@ custom_imports = dict(imports=['mmdet_megdet'], allow_failed_imports=False)
 # Named keys in default_hooks: a child config that sets custom_hooks replaces
 # that list, and would lose a hook that stood there.
 default_hooks = dict(
-    # Generators are reseeded by (seed, epoch, rank), so that a resumed run
-    # draws what an uninterrupted one would have drawn.
-    epoch_seed=dict(type='EpochSeedHook'),
+    # In updates, of which each is several micro-steps.
+    logger=dict(interval=10),
     # Makes the layers' bn_size hold, and pools running statistics.
     sync_bn_group=dict(type='SyncBNGroupHook'),
     # Tells whether they do, in the log, the vis backends and bn_stats.jsonl.
-    bn_stats=dict(type='BNStatsMonitorHook', interval=100),
+    bn_stats=dict(type='BNStatsMonitorHook', interval=20),
     # A checkpoint is whole or not there; the oldest goes last.
     checkpoint=dict(type='AtomicCheckpointHook'),
     # When ranks stop moving, every log says which one and in which step.
@@ -28,6 +27,8 @@ default_hooks = dict(
     # Says with how many images per GPU the batch would fit.
     out_of_memory=dict(type='OutOfMemoryHook'),
 )
+
+log_processor = dict(window_size=10)
 
 # DDP on GPUs and CPUs alike. Buffers are not broadcast from rank 0.
 model_wrapper_cfg = dict(type='MegDetDistributedDataParallel')

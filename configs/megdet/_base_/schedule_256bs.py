@@ -1,7 +1,7 @@
 # MegDet's schedule for a mini-batch of 256 images.
 #
 # TotalBatchHook(total_batch_size=256) makes an update of 256 images on
-# whatever hardware; the warm-up counts updates.
+# whatever hardware, and the update is the iteration: lengths are in updates.
 optim_wrapper = dict(
     type='OptimWrapper',
     optimizer=dict(type='SGD', lr=0.04, momentum=0.9, weight_decay=0.0001),
@@ -27,6 +27,6 @@ param_scheduler = [
     ),
 ]
 
-train_cfg = dict(type='ResumableTrainLoop', max_epochs=24, val_interval=1)
+train_cfg = dict(type='UpdateTrainLoop', max_epochs=24, val_interval=1)
 val_cfg = dict(type='ValLoop')
 test_cfg = dict(type='TestLoop')

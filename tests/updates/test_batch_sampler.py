@@ -1,0 +1,211 @@
+# Copyright (c) mmdet_megdet contributors. All rights reserved.
+import pickle
+
+import numpy as np
+import pytest
+import torch
+from mmengine.dataset import BaseDataset, DefaultSampler
+from mmengine.registry import init_default_scope
+from mmengine.runner import Runner
+from torch.utils.data import DataLoader, Dataset
+
+from mmdet_megdet.runtime import ConfigError
+from mmdet_megdet.updates import EpochBatch, UpdateBatchSampler, epoch_layout
+from mmdet_megdet.updates.batch_sampler import landscapes
+
+# World size, images per GPU, of 8 images an update.
+SPLITS = [(1, 4), (2, 2), (2, 4), (4, 1), (4, 2), (8, 1)]
+
+
+class Sizes(BaseDataset):
+    """Portraits where the index is a multiple of three."""
+
+    def __init__(self, images=27):
+        self.images = images
+        super().__init__()
+
+    def load_data_list(self):
+        return [
+            dict(width=3, height=4 if i % 3 == 0 else 2)
+            for i in range(self.images)
+        ]
+
+
+# Each that is made collects garbage.
+SIZES = Sizes()
+
+
+def sampler(rank=0, world_size=1, images_per_gpu=4, dataset=None, seed=5):
+    found = UpdateBatchSampler(
+        DefaultSampler(dataset or SIZES, seed=1), images_per_gpu
+    )
+    found.configure(
+        total_batch_size=8,
+        unit_size=4,
+        seed=seed,
+        rank=rank,
+        world_size=world_size,
+    )
+    return found
+
+
+def epoch_of(world_size, images_per_gpu, epoch, start=0):
+    """Images by update, micro-step, rank and position, from all ranks."""
+    ranks = []
+    for rank in range(world_size):
+        batches = sampler(rank, world_size, images_per_gpu)
+        batches.set_epoch(epoch)
+        batches.start_at(start)
+        found = list(batches)
+        assert len(found) == len(batches) - start * batches.accumulation
+        assert all(batch.epoch == epoch for batch in found)
+        ranks.append(found)
+    deal = np.array(ranks).reshape(
+        world_size, -1, 8 // (world_size * images_per_gpu), images_per_gpu
+    )
+    return deal.transpose(1, 2, 0, 3)
+
+
+@pytest.mark.parametrize(('world_size', 'images_per_gpu'), SPLITS)
+def test_ranks_take_their_slices_of_one_layout(world_size, images_per_gpu):
+    for epoch in (0, 3):
+        layout = epoch_layout(landscapes(SIZES), 5, epoch, 8, 4)
+        assert layout.shape == (3, 8)
+        dealt = epoch_of(world_size, images_per_gpu, epoch)
+        assert np.array_equal(dealt.reshape(3, 8), layout)
+        rest = epoch_of(world_size, images_per_gpu, epoch, start=2)
+        assert np.array_equal(rest.reshape(1, 8), layout[2:])
+        last = sampler(world_size - 1, world_size, images_per_gpu)
+        for step in range(last.accumulation):
+            first = layout[1][last.first_position(step)]
+            assert first == dealt[1, step, -1, 0]
+
+
+@pytest.mark.parametrize('persistent_workers', [True, False])
+def test_a_start_holds_for_one_iteration(persistent_workers):
+    batches = sampler()
+    loader = DataLoader(
+        batches.sampler.dataset,
+        batch_sampler=batches,
+        num_workers=1,
+        persistent_workers=persistent_workers,
+        collate_fn=lambda data: [part['sample_idx'] for part in data],
+    )
+    assert len(loader) == 6
+    batches.start_at(1)
+    rest = list(loader)
+    whole = list(loader)
+    assert whole[2:] == rest
+    assert len(whole) == 6
+
+
+def test_batches_travel_to_workers():
+    batch = pickle.loads(pickle.dumps(EpochBatch([3, 1], epoch=7)))
+    assert (batch, batch.epoch) == ([3, 1], 7)
+
+
+def test_the_seed_is_read_when_an_epoch_begins():
+    """A resumed run has its checkpoint's, told after the loader is built."""
+    batches = sampler(seed=5)
+    first = list(batches)
+    batches.configure(
+        total_batch_size=8, unit_size=4, seed=6, rank=0, world_size=1
+    )
+    assert list(batches) != first
+    assert list(batches) == list(sampler(seed=6))
+
+
+@pytest.mark.parametrize(
+    'dataset',
+    [
+        SIZES,
+        dict(type='RepeatDataset', dataset=SIZES, times=2),
+        dict(type='ConcatDataset', datasets=[SIZES, SIZES]),
+        dict(type='MultiImageMixDataset', dataset=SIZES, pipeline=[]),
+    ],
+)
+def test_orientations_through_wrappers(dataset):
+    init_default_scope('mmdet')
+    loader = Runner.build_dataloader(
+        dict(
+            batch_size=2,
+            num_workers=0,
+            dataset=dataset,
+            sampler=dict(type='DefaultSampler', shuffle=True),
+            batch_sampler=dict(type='UpdateBatchSampler'),
+        ),
+        seed=0,
+    )
+    assert type(loader.batch_sampler) is UpdateBatchSampler
+    # The data sets' lengths are multiples of three.
+    expected = np.arange(len(loader.dataset)) % 3 > 0
+    assert np.array_equal(landscapes(loader.dataset), expected)
+
+
+def test_sizes_that_nobody_knows():
+    plain = torch.utils.data.TensorDataset(torch.zeros(5))
+    assert landscapes(plain).tolist() == [True] * 5
+
+
+class OwnOrder(DefaultSampler):
+    """Might weight images in its own way."""
+
+
+class NoDataInfo(Dataset):
+    def __len__(self):
+        return 7
+
+
+@pytest.mark.parametrize(
+    ('options', 'message'),
+    [
+        (dict(sampler=dict(type=OwnOrder)), 'without OwnOrder: set train_'),
+        (
+            dict(sampler=dict(type='mmdet.ClassAwareSampler')),
+            'without ClassAwareSampler.*ClassBalancedDataset',
+        ),
+        (
+            dict(sampler=dict(type='InfiniteSampler')),
+            'without InfiniteSampler: set train_dataloader.sampler=',
+        ),
+        (
+            dict(sampler=dict(type='DefaultSampler', shuffle=False)),
+            'shuffle=False: set train_dataloader.sampler=',
+        ),
+        (dict(num_batch_per_epoch=2), 'num_batch_per_epoch .*dataset.indices'),
+    ],
+)
+def test_other_orders_are_refused(options, message):
+    config = dict(
+        batch_size=2,
+        num_workers=0,
+        dataset=dict(type=Classes),
+        sampler=dict(type='DefaultSampler', shuffle=True),
+        batch_sampler=dict(type='UpdateBatchSampler'),
+    )
+    with pytest.raises(ConfigError, match=message):
+        Runner.build_dataloader(config | options, seed=0)
+
+
+class Classes(Sizes):
+    METAINFO = dict(classes=('shape',))
+
+    def get_cat_ids(self, idx):
+        return [0]
+
+
+def test_a_data_set_smaller_than_an_update():
+    with pytest.raises(ConfigError, match=r'has 7 image.* update of 8\.'):
+        sampler(dataset=NoDataInfo())
+
+
+def test_another_loop():
+    batches = UpdateBatchSampler(DefaultSampler(SIZES, seed=1), 4)
+    for use in (len, list, lambda it: it.updates_per_epoch):
+        with pytest.raises(ConfigError, match='UpdateTrainLoop'):
+            use(batches)
+
+
+def test_what_does_not_divide():
+    with pytest.raises(ValueError, match=r'8 images is not a .* 3 ranks x 4'):
+        sampler(world_size=3)
