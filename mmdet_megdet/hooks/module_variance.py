@@ -73,6 +73,10 @@ class ModuleVarianceHook(Hook):
             ``GradientNoiseHook``, no such anchor, or an optimizer whose
             groups cannot be split.
 
+    Attributes:
+        factors (dict[str, float]): Each part's present factor; empty until
+            the first.
+
     Examples:
         >>> default_hooks = dict(
         ...     gradient_noise=dict(type='GradientNoiseHook', interval=10),
@@ -108,7 +112,7 @@ class ModuleVarianceHook(Hook):
         self.momentum = momentum
         self.max_factor = max_factor
         self.anchor = anchor
-        self._factors: dict[str, float] = {}
+        self.factors: dict[str, float] = {}
         self._saved: dict | None = None
         self._groups: list[dict] | None = None
         self._handles: list[Any] = []
@@ -144,7 +148,7 @@ class ModuleVarianceHook(Hook):
         if self._begin is None:
             self._begin = warmup_end(runner)
         if runner.iter and self._saved is not None:
-            self._factors = dict(self._saved['factors'])
+            self.factors = dict(self._saved['factors'])
         self._part_of = {
             parameter: name
             for name, parameters in self._noise.parts.items()
@@ -164,19 +168,18 @@ class ModuleVarianceHook(Hook):
         noise = {n: s.value for n, s in scales.items() if n != TOTAL}
         batch = runner.train_loop.plan.total_batch_size
         now = module_factors(noise, batch, self.anchor, self.max_factor)
-        self._factors = averaged(self._factors, now, self.momentum)
+        self.factors = averaged(self.factors, now, self.momentum)
         if runner.rank == 0:
             runner.visualizer.add_scalars(
-                {f'lr_factor/{n}': f for n, f in self._factors.items()},
+                {f'lr_factor/{n}': f for n, f in self.factors.items()},
                 step=runner.iter + 1,
             )
 
     def after_train_epoch(self, runner: Runner) -> None:
         """Log the factors."""
-        if self._factors:
+        if self.factors:
             factors = ', '.join(
-                f'{name} {factor:.3f}'
-                for name, factor in self._factors.items()
+                f'{name} {factor:.3f}' for name, factor in self.factors.items()
             )
             print_log(
                 f'ModuleVarianceHook: learning rates are scaled by {factors}.',
@@ -186,7 +189,7 @@ class ModuleVarianceHook(Hook):
 
     def before_save_checkpoint(self, runner: Runner, checkpoint: dict) -> None:
         """Save the factors, as plain numbers."""
-        checkpoint[_KEY] = dict(factors=dict(self._factors))
+        checkpoint[_KEY] = dict(factors=dict(self.factors))
 
     def after_train(self, runner: Runner) -> None:
         """Let go of the optimizer."""
@@ -206,7 +209,7 @@ class ModuleVarianceHook(Hook):
 
     def _scale(self, optimizer: Optimizer, *_) -> None:
         """When the optimizer's step begins."""
-        if not self._factors or self._runner.iter < self._begin:
+        if not self.factors or self._runner.iter < self._begin:
             return
         self._groups = optimizer.param_groups
         self._pieces = [self._split(group) for group in self._groups]
@@ -226,7 +229,7 @@ class ModuleVarianceHook(Hook):
         by_factor: dict[float, list] = {}
         for parameter in group['params']:
             name = self._part_of.get(parameter)
-            factor = self._factors.get(name, 1.0)
+            factor = self.factors.get(name, 1.0)
             by_factor.setdefault(factor, []).append(parameter)
         return [
             dict(group, params=params, lr=group['lr'] * factor)

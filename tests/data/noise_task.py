@@ -48,6 +48,7 @@ class Points(Dataset):
     def __getitem__(self, index: int) -> dict:
         return dict(inputs=self.points[index])
 
+
 class Part(nn.Module):
     """Some of the weights."""
 
@@ -72,4 +73,3 @@ class MeanFinder(BaseModel):
     def forward(self, inputs: Tensor, mode: str = 'loss') -> dict:
         weight = torch.cat([self.first.weight, self.second.weight])
         return dict(loss=((weight - inputs) ** 2).sum(1).mean() / 2)
-
