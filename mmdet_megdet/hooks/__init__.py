@@ -15,6 +15,7 @@ from .same_run import SameRunHook
 from .setup_check import SetupCheckHook
 from .sync_bn_group import SyncBNGroupHook
 from .total_batch import TotalBatchHook
+from .unit_loss import UnitLossHook
 
 __all__ = [
     'AtomicCheckpointHook',
@@ -34,4 +35,5 @@ __all__ = [
     'SetupCheckHook',
     'SyncBNGroupHook',
     'TotalBatchHook',
+    'UnitLossHook',
 ]
