@@ -64,7 +64,7 @@ class ResumeReportHook(Hook):
         else:
             _warn(
                 f"{source} does not hold the optimizer's state: momenta start "
-                'anew.'
+                "anew, and settings are those of today's config."
             )
         text = resume.report(source, of_state, of_config)
         if text is not None:

@@ -37,6 +37,7 @@ _READ = (
 )
 _NO_EFFECT = re.compile(
     r'\.(num_workers|persistent_workers|pin_memory|prefetch_factor)$'
+    r'|^default_hooks\.(readable_checkpoint|resume_report)\b'
 )
 # Their state is in the checkpoint: what it says is compared, not the config.
 _STATEFUL = re.compile(
