@@ -122,11 +122,13 @@ def scheduler_changes(
         CheckpointError: If there are more or fewer: MMEngine would pair them
             by position and leave out the rest.
     """
-    if not isinstance(today, Mapping):
-        saved, today = {'': saved}, {'': today}
+    saved, today = (
+        each if isinstance(each, Mapping) else {'': each}
+        for each in (saved, today)
+    )
     changes = []
-    for name in dict.fromkeys([*today, *(saved or {})]):
-        states = (saved or {}).get(name) or []
+    for name in dict.fromkeys([*today, *saved]):
+        states = saved.get(name) or []
         schedulers = today.get(name) or []
         if len(states) != len(schedulers):
             kinds = ', '.join(type(s).__name__ for s in schedulers) or 'none'

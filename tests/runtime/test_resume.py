@@ -100,8 +100,9 @@ def test_several_optimizers():
     assert resume.scheduler_changes(states, schedulers) == [
         Change('param_scheduler.critic.0.milestones', '[2, 3]', '[2]')
     ]
-    with pytest.raises(CheckpointError, match=r'1 .* for critic .* of 0'):
-        resume.scheduler_changes({}, schedulers)
+    for other in ({}, states['critic'], None):
+        with pytest.raises(CheckpointError, match=r'1 .* for critic .* of 0'):
+            resume.scheduler_changes(other, schedulers)
     with pytest.raises(CheckpointError, match='optimizer critic has'):
         resume.optimizer_changes(dict(generator=state['generator']), wrappers)
 
