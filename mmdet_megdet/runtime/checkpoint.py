@@ -4,8 +4,8 @@
 Since torch 2.6 ``torch.load`` unpickles tensors and plain containers only,
 unless it is told to trust the file. MMEngine's checkpoints also hold its log
 buffers, so stock MMEngine 0.10.7 cannot read back what it wrote itself.
-Importing this module allows exactly what those buffers consist of, and makes
-MMEngine's loaders say clearly what they refuse.
+Importing this module allows exactly what those consist of (``safe_globals``),
+and makes MMEngine's loaders say clearly what they refuse.
 
 Neither a file's code nor its text ever runs: the configs that a checkpoint
 holds are text, which MMEngine would execute (``Runner.resume`` of a
