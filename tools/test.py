@@ -25,6 +25,7 @@ from mmdet_megdet.runtime.cli import (
     require_checkpoint,
     run_tool,
 )
+from mmdet_megdet.upstream.mmengine_names import draw_on_every_rank
 
 
 def parse_args() -> argparse.Namespace:
@@ -101,6 +102,8 @@ def main() -> None:
         augment_at_test_time(cfg)
     join(cfg)
     runner = build_runner(cfg)
+    if args.show_dir:
+        draw_on_every_rank(runner.visualizer)
     if args.out:
         runner.test_evaluator.metrics.append(
             DumpDetResults(out_file_path=args.out)

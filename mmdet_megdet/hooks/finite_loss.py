@@ -25,6 +25,7 @@ from ..runtime.losses import (
     not_finite,
 )
 from ..sync_bn.groups import bn_group
+from ..upstream.mmengine_names import count_update
 
 # Under which the message hub, and so every checkpoint, counts.
 _SKIPPED = 'skipped_updates'
@@ -56,7 +57,7 @@ class FiniteLossHook(Hook):
       batch that the recipe promises; its other iterations keep their
       running statistics, and the EMA averages in them as it always does.
       Weights, gradients, the optimizer's state and GradScaler's scale stay.
-      Iterations and schedulers go on.
+      Iterations and schedulers go on, warm-ups that count updates too.
     - Skipped updates are counted over the whole training, resumed parts
       included, shown in the log as ``skipped_updates``, and limited.
 
@@ -237,6 +238,7 @@ class FiniteLossHook(Hook):
         wrapper._inner_count += 1
         if wrapper.should_update():
             wrapper.zero_grad()
+            count_update(wrapper)
             self._spoilt = False
 
 
