@@ -13,8 +13,6 @@ from mmdet_megdet.recipe import (
     BatchPlan,
     PlanError,
     aspect_ratio_note,
-    epoch_note,
-    images_per_rank,
     plan_rows,
 )
 from mmdet_megdet.sync_bn import bn_sizes
@@ -78,51 +76,106 @@ def _check_one(
             error.explain(_TOTAL_OPTION).split('. ', 1)[1],
         )
         return
-    iterations, notes = None, []
+    rows, findings = plan_rows(plan), []
     if epoch is not None and (cfg.get('train_cfg') or {}).get('max_epochs'):
-        iterations, notes = _of_epoch(cfg, plan, epoch)
-    rows = plan_rows(plan, iterations)
+        rows['epoch'], findings = _of_epoch(cfg, plan, epoch)
     yield passed(CHECK, ', '.join(f'{k}: {v}' for k, v in rows.items()))
-    for note in notes:
-        yield warning(CHECK, note, 'docs/recipe.md says more.')
-    refusal = _of_orientations(cfg, plan, epoch) if iterations else None
-    if refusal is not None:
-        text, remedy = refusal.split('. Set ')
-        yield failure(CHECK, text, f'Set {remedy}')
-
-
-def _of_orientations(cfg: Any, plan: BatchPlan, epoch: Epoch) -> str | None:
-    """Why training would refuse the batches that the sampler makes."""
-    sampler = cfg.train_dataloader.get('batch_sampler') or {}
-    if (
-        plan.world_size == 1
-        or not epoch.mixed
-        or sampler.get('type') != 'AspectRatioBatchSampler'
-        or not sampler.get('drop_last', False)
-    ):
-        return None
-    each = images_per_rank(epoch.images, plan.world_size)
-    return aspect_ratio_note(each, plan.images_per_gpu)
+    yield from findings
 
 
 def _of_epoch(
     cfg: Any, plan: BatchPlan, epoch: Epoch
-) -> tuple[int, list[str]]:
-    """Iterations of an epoch, and what is to be said of them."""
+) -> tuple[str, list[Finding]]:
+    """The length of an epoch, and what is to be said of it."""
+    loader = cfg.train_dataloader
+    images, findings = epoch.images, []
+    batches = loader.get('num_batch_per_epoch')
+    if batches is not None:
+        # MMEngine takes that many images, whether they are there or not.
+        asked = batches * plan.images_at_once
+        if asked > images:
+            findings.append(
+                failure(
+                    CHECK,
+                    f'num_batch_per_epoch={batches} takes {asked} images, '
+                    f'and the data set has {images}',
+                    'Set train_dataloader.num_batch_per_epoch to at most '
+                    f'{images // plan.images_at_once}, or leave it out.',
+                )
+            )
+        images = asked
+    sampler = (loader.get('batch_sampler') or {}).get('type')
+    count = _of_updates if sampler == 'UpdateBatchSampler' else _of_batches
+    length, more = count(cfg, plan, epoch._replace(images=images))
+    return length, findings + more
+
+
+def _of_updates(
+    cfg: Any, plan: BatchPlan, epoch: Epoch
+) -> tuple[str, list[Finding]]:
+    """An epoch of UpdateBatchSampler."""
+    length = plan_rows(plan, epoch.images)['epoch']
+    if epoch.images >= plan.total_batch_size:
+        return length, []
+    return length, [
+        failure(
+            CHECK,
+            f'the data set has {epoch.images} image(s) to train on, fewer '
+            f'than an update of {plan.total_batch_size}',
+            'Set default_hooks.total_batch.total_batch_size to at most '
+            f'{epoch.images}, or repeat the data set by RepeatDataset.',
+        )
+    ]
+
+
+def _of_batches(
+    cfg: Any, plan: BatchPlan, epoch: Epoch
+) -> tuple[str, list[Finding]]:
+    """An epoch of DefaultSampler, which gives all ranks as many images."""
     batch = plan.images_per_gpu
-    each = images_per_rank(epoch.images, plan.world_size)
+    each = -(-epoch.images // plan.world_size)
     loader = cfg.train_dataloader
     sampler = loader.get('batch_sampler') or {}
-    notes = []
-    if sampler.get('drop_last', loader.get('drop_last', False)):
-        iterations = each // batch
-    else:
-        iterations = -(-each // batch)
-        if each % batch:
-            notes.append(
-                f'the last batch of an epoch holds {each % batch} image(s) '
-                f'instead of {batch} on each GPU (drop_last=True of the '
-                'batch sampler leaves it out)'
+    drop_last = sampler.get('drop_last', loader.get('drop_last', False))
+    iterations = each // batch if drop_last else -(-each // batch)
+    findings = []
+    if not iterations:
+        findings.append(
+            failure(
+                CHECK,
+                f'an epoch has no iteration: the {epoch.images} image(s) to '
+                f'train on make no batch of {batch} on each GPU',
+                'Set train_dataloader.batch_size lower, or drop_last=False.',
             )
-    notes.append(epoch_note(iterations, plan.accumulation))
-    return iterations, [note for note in notes if note is not None]
+        )
+    elif each % batch and not drop_last:
+        findings.append(
+            warning(
+                CHECK,
+                f'the last batch of an epoch holds {each % batch} image(s) '
+                f'instead of {batch} on each GPU',
+                'drop_last=True of the batch sampler leaves it out.',
+            )
+        )
+    if iterations % plan.accumulation:
+        findings.append(
+            warning(
+                CHECK,
+                f'an epoch of {iterations} iterations is not a whole number '
+                f'of updates of {plan.accumulation}: a checkpoint at its end '
+                'falls inside an accumulation',
+                'Train by UpdateTrainLoop and UpdateBatchSampler, or save '
+                'where it is whole.',
+            )
+        )
+    note = aspect_ratio_note(each, batch)
+    if (
+        note is not None
+        and drop_last
+        and epoch.mixed
+        and plan.world_size > 1
+        and sampler.get('type') == 'AspectRatioBatchSampler'
+    ):
+        text, remedy = note.split('. Set ')
+        findings.append(failure(CHECK, text, f'Set {remedy}'))
+    return f'{iterations} iterations', findings
