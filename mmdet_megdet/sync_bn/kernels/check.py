@@ -30,7 +30,7 @@ from . import plain
 _EPS = 1e-3
 # So few that small inputs have chunks of several tiles, and several chunks.
 _PROGRAMS = 12
-_SMALL = ((2, 3, 5008), (2, 3, 5003), (2, 80, 7, 11), (2, 67, 7, 11))
+_SMALL = ((2, 3, 9104), (2, 3, 9101), (2, 80, 7, 11), (2, 67, 7, 11))
 
 
 class Case(NamedTuple):
