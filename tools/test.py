@@ -21,6 +21,7 @@ from mmdet_megdet.runtime.cli import (
     add_common_options,
     build_runner,
     join,
+    judge_annotations,
     load_config,
     require_checkpoint,
     run_tool,
@@ -100,6 +101,7 @@ def main() -> None:
     if args.tta:
         augment_at_test_time(cfg)
     join(cfg)
+    judge_annotations(cfg, roles=('test',))
     runner = build_runner(cfg)
     if args.out:
         runner.test_evaluator.metrics.append(

@@ -16,17 +16,18 @@ from mmdet.utils import setup_cache_size_limit_of_dynamo
 from mmengine.config import Config
 from mmengine.dist import all_gather_object
 
+from mmdet_megdet.hooks import SetupCheckHook
 from mmdet_megdet.runtime import (
     CheckpointError,
     ConfigError,
     check_auto_scale_lr,
     latest_checkpoint,
 )
-from mmdet_megdet.runtime.annotation_files import check_annotation_files
 from mmdet_megdet.runtime.cli import (
     add_common_options,
     build_runner,
     join,
+    judge_annotations,
     load_config,
     require_checkpoint,
     run_tool,
@@ -182,9 +183,10 @@ def main() -> None:
     if 'max_images_per_gpu' in args:
         choose_images(cfg, args.max_images_per_gpu, world_size)
     check_auto_scale_lr(cfg, world_size)
+    judge_annotations(cfg)
     runner = build_runner(cfg)
     check_same_start(cfg)
-    check_annotation_files(cfg)
+    runner.register_hook(SetupCheckHook())
     runner.train()
 
 

@@ -15,12 +15,14 @@ from mmengine.registry import HOOKS
 from mmengine.runner import BaseLoop, EpochBasedTrainLoop, Runner
 
 from ..runtime.config import ConfigError
+from ..runtime.setup_check import check_setup
 from ..runtime.termination import (
     REQUEUE_STATUS,
     Preempted,
     TerminationSignal,
     shield_workers,
 )
+from ..runtime.workers import hold_workers
 from ..sync_bn.groups import group_timeout
 from .atomic_checkpoint import AtomicCheckpointHook
 from .rank_watch import RankWatchHook
@@ -73,6 +75,8 @@ class PreemptionHook(Hook):
 
     def before_run(self, runner: Runner) -> None:
         """Shield the workers, ahead of hooks that look at the loader."""
+        check_setup(runner)
+        hold_workers(runner)
         for loop in (runner._train_loop, runner._val_loop):
             if isinstance(loop, BaseLoop):
                 shield_workers(loop.dataloader)

@@ -14,6 +14,7 @@ from mmengine.runner import Runner
 from torch import nn
 
 from ..runtime.batch import images_per_gpu
+from ..runtime.setup_check import check_setup
 from ..sync_bn import bn_sizes, pool_running_stats, resolve_bn_groups
 from ..sync_bn.groups import world_size
 
@@ -65,6 +66,10 @@ class SyncBNGroupHook(Hook):
     ) -> None:
         self.bn_size = bn_size
         self.strict = strict
+
+    def before_run(self, runner: Runner) -> None:
+        """Refuse what cannot work, ahead of the groups; a collective."""
+        check_setup(runner)
 
     def before_train(self, runner: Runner) -> None:
         """Make the BN groups."""

@@ -8,17 +8,19 @@ import gc
 import os
 import sys
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import torch.distributed as dist
 from mmengine.config import Config, DictAction
+from mmengine.dist import is_main_process
 from mmengine.registry import RUNNERS
 from mmengine.runner import Runner
 from torch.distributed.elastic.multiprocessing.errors import (
     get_error_handler,
 )
 
+from .annotation_files import check_annotation_files, data_check_of
 from .checkpoint import CheckpointError, trust_checkpoints
 from .config import ConfigError, adapt_config
 from .launch import LaunchError, init_distributed
@@ -134,6 +136,29 @@ def join(cfg: Config) -> int:
     """
     dist_cfg = cfg.get('env_cfg', {}).get('dist_cfg')
     return init_distributed(cfg.launcher, dist_cfg)
+
+
+def judge_annotations(
+    cfg: Config, roles: Sequence[str] = ('train', 'val')
+) -> None:
+    """Judges the annotation files before anything is built; a collective.
+
+    What does not stop the run is printed, unless DataCheckHook will log it.
+
+    Args:
+        cfg (Config): As :func:`load_config` gives it, in the distributed run
+            that :func:`join` joined.
+        roles (Sequence[str]): For which of 'train', 'val' and 'test'.
+
+    Raises:
+        DataError: On every rank, if a file cannot be used, or would not be
+            used as is meant.
+    """
+    said = check_annotation_files(cfg, roles)
+    logged = 'train' in roles and data_check_of(cfg) is not None
+    if is_main_process() and not logged:
+        for verdict in said:
+            print(f'warning: {verdict.text} {verdict.remedy}', file=sys.stderr)
 
 
 def build_runner(cfg: Config) -> Runner:

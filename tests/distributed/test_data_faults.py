@@ -157,12 +157,12 @@ def test_annotations_that_would_be_left_out(train, pictures):
     assert outcome.statuses == [1, 1]
     for log in outcome.logs:
         assert (
-            f"error: {path}: 1 annotation(s) are of the category 'cone', "
+            f"{path}: 1 annotation(s) are of the category 'cone', "
             'which the config has not: id 103 (image 3, 3.jpg).'
         ) in log
         assert (
             f'{path}: 1 annotation(s) have a box that lies outside the '
-            'picture: id 105 (image 5, 5.jpg).'
+            'image: id 105 (image 5, 5.jpg).'
         ) in log
         # mmdet does use that one.
         assert 'id 108' not in log

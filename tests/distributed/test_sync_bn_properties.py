@@ -13,10 +13,10 @@ from hypothesis import strategies as st
 
 from mmdet_megdet.sync_bn import (
     MegDetSyncBN,
-    blocks,
     pool_running_stats,
     resolve_bn_groups,
 )
+from mmdet_megdet.sync_bn.kernels import blocks
 from tests.distributed.parity import Case, parity
 from tests.distributed.ranks import run_ranks
 from tests.distributed.threads import run_threads
@@ -142,8 +142,9 @@ def test_what_a_rank_sends_does_not_grow_with_the_ranks(
 
     monkeypatch.setattr(dist, 'all_reduce', spy)
     run_threads(train_a_step, world_size, channels)
-    # Once forward and once backward on each rank.
+    # Once forward and once backward on each rank; the group's first sum.
     assert sent == {
+        8: world_size,
         8 * (2 * channels + 1): world_size,
         8 * (2 * channels): world_size,
     }

@@ -2,38 +2,14 @@
 from __future__ import annotations
 
 import os
-from itertools import count
 from pathlib import Path
 
 import pytest
 import torch
-from mmengine.config import Config
 from mmengine.fileio import LocalBackend
 from mmengine.hooks import CheckpointHook
-from mmengine.runner import Runner
 
-from mmdet_megdet.runtime import adapt_config
-from tests.tools.command import ROOT
-
-CONFIG = ROOT / 'tests' / 'data' / 'faults_config.py'
-_COUNT = count()
-
-
-def train(work_dir, **settings) -> Runner:
-    cfg = Config.fromfile(CONFIG)
-    cfg.merge_from_dict(
-        {
-            'work_dir': str(work_dir),
-            # Runners of one name would share message hub and logger.
-            'experiment_name': f'atomic_checkpoint_{next(_COUNT)}',
-            'log_level': 'ERROR',
-            'train_dataloader.num_workers': 0,
-            **{k.replace('__', '.'): v for k, v in settings.items()},
-        }
-    )
-    runner = Runner.from_cfg(adapt_config(cfg))
-    runner.train()
-    return runner
+from tests.data.faults_run import train
 
 
 @pytest.fixture

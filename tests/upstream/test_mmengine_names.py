@@ -1,9 +1,23 @@
 # Copyright (c) mmdet_megdet contributors. All rights reserved.
+
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+
 import pytest
+import torch
 from mmengine.dataset import BaseDataset
+from mmengine.optim import ConstantLR, MultiStepLR, OneCycleLR, OptimWrapper
 from mmengine.runner import Runner
 
-from mmdet_megdet.upstream.mmengine_names import is_cut_to_batches
+from mmdet_megdet.upstream.mmengine_names import (
+    annealing_functions,
+    is_cut_to_batches,
+    resumes,
+    schedulers_of,
+)
+from tests.data.faults_run import train
 
 
 class Three(BaseDataset):
@@ -23,3 +37,35 @@ def test_is_cut_to_batches(batches):
         )
     )
     assert is_cut_to_batches(loader.dataset) is (batches is not None)
+
+
+def test_annealing_functions_are_those_in_use():
+    functions = set()
+    for strategy in ('cos', 'linear'):
+        optimizer = torch.optim.SGD([torch.ones(1)], lr=1)
+        scheduler = OneCycleLR(
+            optimizer, eta_max=1, total_steps=4, anneal_strategy=strategy
+        )
+        functions.add(scheduler.state_dict()['anneal_func'])
+    assert functions == set(annealing_functions().values())
+
+
+def test_resumes(tmp_path):
+    runner = train(tmp_path, train_cfg__max_epochs=1)
+    assert not resumes(runner)
+    assert not resumes(SimpleNamespace(_resume=False))
+    assert resumes(SimpleNamespace(_resume=True))
+
+
+def make_optimizer():
+    return torch.optim.SGD([torch.nn.Parameter(torch.zeros(1))], lr=0.1)
+
+
+def test_the_schedulers_of_an_optimizer():
+    optimizer = make_optimizer()
+    wrapper = OptimWrapper(optimizer)
+    found = {MultiStepLR(wrapper, [3]), ConstantLR(optimizer)}
+    elsewhere = ConstantLR(make_optimizer())
+    for given in (optimizer, wrapper):
+        assert set(schedulers_of(given)) == found
+    assert elsewhere not in found

@@ -8,6 +8,7 @@ from typing import Any
 
 from torch import nn
 
+from mmdet_megdet.annotations import Epoch
 from mmdet_megdet.recipe import (
     BatchPlan,
     PlanError,
@@ -18,7 +19,6 @@ from mmdet_megdet.recipe import (
 )
 from mmdet_megdet.sync_bn import bn_sizes
 
-from .data import Epoch
 from .model import find_hook
 from .report import Finding, failure, passed, warning
 
@@ -85,6 +85,24 @@ def _check_one(
     yield passed(CHECK, ', '.join(f'{k}: {v}' for k, v in rows.items()))
     for note in notes:
         yield warning(CHECK, note, 'docs/recipe.md says more.')
+    refusal = _of_orientations(cfg, plan, epoch) if iterations else None
+    if refusal is not None:
+        text, remedy = refusal.split('. Set ')
+        yield failure(CHECK, text, f'Set {remedy}')
+
+
+def _of_orientations(cfg: Any, plan: BatchPlan, epoch: Epoch) -> str | None:
+    """Why training would refuse the batches that the sampler makes."""
+    sampler = cfg.train_dataloader.get('batch_sampler') or {}
+    if (
+        plan.world_size == 1
+        or not epoch.mixed
+        or sampler.get('type') != 'AspectRatioBatchSampler'
+        or not sampler.get('drop_last', False)
+    ):
+        return None
+    each = images_per_rank(epoch.images, plan.world_size)
+    return aspect_ratio_note(each, plan.images_per_gpu)
 
 
 def _of_epoch(
@@ -95,12 +113,9 @@ def _of_epoch(
     each = images_per_rank(epoch.images, plan.world_size)
     loader = cfg.train_dataloader
     sampler = loader.get('batch_sampler') or {}
-    by_shape = sampler.get('type') == 'AspectRatioBatchSampler'
     notes = []
     if sampler.get('drop_last', loader.get('drop_last', False)):
         iterations = each // batch
-        if by_shape and epoch.mixed:
-            notes.append(aspect_ratio_note(each, batch))
     else:
         iterations = -(-each // batch)
         if each % batch:

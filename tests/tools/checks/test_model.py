@@ -11,6 +11,7 @@ from mmengine.config import Config
 from mmengine.registry import MODELS
 from torch import nn
 
+from mmdet_megdet.annotations import Epoch
 from mmdet_megdet.sync_bn import MegDetSyncBN
 from tests.data import tiny_task  # noqa: F401  registers TinyRegressor
 from tests.tools.checks.findings import levels, only
@@ -19,7 +20,6 @@ from tests.tools.command import TOOLS
 sys.path.insert(0, str(TOOLS))  # as for a script there
 
 from checks import cost, model, plan
-from checks.data import Epoch
 from checks.report import FAIL, PASS, WARN
 
 
