@@ -18,11 +18,11 @@ from tests.distributed.faults import (
     send,
 )
 
-# In the second epoch: iteration 2 of 4.
+# In the second epoch: update 2 of 4.
 FAULT = dict(
     default_hooks__fault__place='backward', default_hooks__fault__iteration=5
 )
-STEP = 'epoch 2, iteration 2 of 4'
+STEP = 'epoch 2, update 2 of 4, micro-step 1 of 2'
 PLACE = f'{STEP} (backward)'  # perhaps too late for a killed rank to tell
 
 
@@ -98,7 +98,7 @@ def test_a_rank_that_fails_is_named_by_the_others(tmp_path):
     """Its own words, not only 'connection closed'."""
     outcome = Run(tmp_path, model__fail_on=1).finish()
     assert outcome.statuses == [69, 1]
-    place = 'epoch 1, iteration 1 of 4 (forward)'
+    place = 'epoch 1, update 1 of 4, micro-step 1 of 2 (forward)'
     error = 'RuntimeError: failing as the test asked for'
     assert f'rank 1 of 2 fails in {place}: {error}' in outcome.logs[1]
     assert f'rank 0 of 2 fails in {place}: ' in outcome.logs[0]
