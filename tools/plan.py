@@ -217,49 +217,33 @@ def make_plan(hardware: SetUp, args: argparse.Namespace) -> recipe.BatchPlan:
 
 def describe(
     plan: recipe.BatchPlan, hardware: SetUp, args: argparse.Namespace
-) -> tuple[dict[str, str], list[str]]:
-    """A column of the table, and what is to be said of its epoch."""
-    iterations = recipe.iterations_per_epoch(
-        args.images, plan.world_size, plan.images_per_gpu
-    )
-    rows = recipe.plan_rows(plan, iterations)
+) -> dict[str, str]:
+    """A column of the table."""
+    rows = recipe.plan_rows(plan, args.images)
     if hardware.nodes > 1:
         rows['GPUs'] += f' ({hardware.nodes} nodes x {hardware.gpus})'
-    rows['warm-up'] = recipe.warmup_text(
-        args.warmup_updates, plan.iterations(args.warmup_updates)
-    )
+    rows['warm-up'] = f'{args.warmup_updates} updates'
     if args.lr is not None:
         rows['learning rate'] = f'{plan.learning_rate(args.lr, args.lr_batch)}'
-    notes = [
-        recipe.epoch_note(iterations, plan.accumulation),
-        recipe.aspect_ratio_note(
-            recipe.images_per_rank(args.images, plan.world_size),
-            plan.images_per_gpu,
-        ),
-    ]
-    return rows, [note for note in notes if note is not None]
+    return rows
 
 
 def main() -> int:
     """Prints the plans; returns the exit status."""
     parser = make_parser()
     args = parser.parse_args()
-    columns, notes, refusals = [], [], []
+    columns, refusals = [], []
     for hardware in read_set_ups(parser, args):
         try:
             plan = make_plan(hardware, args)
         except recipe.PlanError as error:
             refusals.append(f'error: {hardware} does not run: {error}')
             continue
-        rows, of_epoch = describe(plan, hardware, args)
-        columns.append(rows)
-        notes += [f'{hardware}: {note}' for note in of_epoch]
+        columns.append(describe(plan, hardware, args))
     if columns:
         print(recipe.format_table(columns))
         if args.lr is not None:
-            notes.append(recipe.LINEAR_RULE)
-        for note in notes:
-            print(f'\n{note}')
+            print(f'\n{recipe.LINEAR_RULE}')
     for refusal in refusals:
         print(refusal, file=sys.stderr)
     return 1 if refusals else 0

@@ -13,8 +13,6 @@ from mmdet_megdet.recipe import (
     BatchPlan,
     PlanError,
     aspect_ratio_note,
-    epoch_note,
-    images_per_rank,
     plan_rows,
 )
 from mmdet_megdet.sync_bn import bn_sizes
@@ -78,14 +76,17 @@ def _check_one(
             error.explain(_TOTAL_OPTION).split('. ', 1)[1],
         )
         return
-    iterations, notes = None, []
-    if epoch is not None and (cfg.get('train_cfg') or {}).get('max_epochs'):
-        iterations, notes = _of_epoch(cfg, plan, epoch)
-    rows = plan_rows(plan, iterations)
-    yield passed(CHECK, ', '.join(f'{k}: {v}' for k, v in rows.items()))
-    for note in notes:
+    loop = cfg.get('train_cfg') or {}
+    if epoch is not None and loop.get('type') == 'UpdateTrainLoop':
+        yield passed(CHECK, _listed(plan_rows(plan, epoch.images)))
+        return
+    rows, note = plan_rows(plan), None
+    if epoch is not None and loop.get('max_epochs'):
+        rows['epoch'], note = _of_epoch(cfg, plan, epoch)
+    yield passed(CHECK, _listed(rows))
+    if note is not None:
         yield warning(CHECK, note, 'docs/recipe.md says more.')
-    refusal = _of_orientations(cfg, plan, epoch) if iterations else None
+    refusal = _of_orientations(cfg, plan, epoch) if 'epoch' in rows else None
     if refusal is not None:
         text, remedy = refusal.split('. Set ')
         yield failure(CHECK, text, f'Set {remedy}')
@@ -101,28 +102,30 @@ def _of_orientations(cfg: Any, plan: BatchPlan, epoch: Epoch) -> str | None:
         or not sampler.get('drop_last', False)
     ):
         return None
-    each = images_per_rank(epoch.images, plan.world_size)
+    each = -(-epoch.images // plan.world_size)
     return aspect_ratio_note(each, plan.images_per_gpu)
 
 
 def _of_epoch(
     cfg: Any, plan: BatchPlan, epoch: Epoch
-) -> tuple[int, list[str]]:
-    """Iterations of an epoch, and what is to be said of them."""
+) -> tuple[str, str | None]:
+    """Micro-batches of a stock loop's epoch, and what is to be said."""
     batch = plan.images_per_gpu
-    each = images_per_rank(epoch.images, plan.world_size)
+    # MMEngine's DefaultSampler repeats a few.
+    each = -(-epoch.images // plan.world_size)
     loader = cfg.train_dataloader
     sampler = loader.get('batch_sampler') or {}
-    notes = []
     if sampler.get('drop_last', loader.get('drop_last', False)):
-        iterations = each // batch
-    else:
-        iterations = -(-each // batch)
-        if each % batch:
-            notes.append(
-                f'the last batch of an epoch holds {each % batch} image(s) '
-                f'instead of {batch} on each GPU (drop_last=True of the '
-                'batch sampler leaves it out)'
-            )
-    notes.append(epoch_note(iterations, plan.accumulation))
-    return iterations, [note for note in notes if note is not None]
+        return f'{each // batch} micro-batches', None
+    note = None
+    if each % batch:
+        note = (
+            f'the last batch of an epoch holds {each % batch} image(s) '
+            f'instead of {batch} on each GPU (drop_last=True of the batch '
+            'sampler leaves it out)'
+        )
+    return f'{-(-each // batch)} micro-batches', note
+
+
+def _listed(rows: dict[str, str]) -> str:
+    return ', '.join(f'{name}: {text}' for name, text in rows.items())

@@ -158,19 +158,18 @@ def test_batch_plan():
     check = partial(plan.check_plan, cfg, Net())
     (finding,) = check(8, Epoch(1300, True))
     assert (finding.level, finding.check) == (PASS, 'batch plan')
-    assert 'accumulation: 8 iterations' in finding.text
-    assert 'epoch: 40 iterations, updates per epoch: 5' in finding.text
-    # 176 images on each rank: 44 iterations.
-    finding = only(check(8, Epoch(1408, False)), WARN)
-    assert '44 iterations is not a whole number of updates' in finding.text
-    finding = only(check(8, Epoch(1280, True)), WARN)
+    assert 'accumulation: 8 micro-steps' in finding.text
+    assert 'epoch: 40 micro-batches' in finding.text
+    finding = only(check(8, Epoch(1280, True)), FAIL)
     assert 'drop_last=True) then leaves out one full batch' in finding.text
     (finding,) = check(8, Epoch(1280, False))
     assert finding.level == PASS
     cfg.train_dataloader.batch_sampler.drop_last = False
-    notes = [f.text for f in check(8, Epoch(1300, True)) if f.level == WARN]
-    assert 'holds 3 image(s) instead of 4' in notes[0]
-    assert 'an epoch of 41 iterations' in notes[1]
+    finding = only(check(8, Epoch(1300, True)), WARN)
+    assert 'holds 3 image(s) instead of 4' in finding.text
+    cfg.train_cfg.type = 'UpdateTrainLoop'
+    (finding,) = check(8, Epoch(1300, True))
+    assert 'epoch: 5 updates, 20 images over' in finding.text
     finding = only(check(6, None), FAIL)
     assert '6 GPU(s) x 4' in finding.text
     assert 'What would run' in finding.remedy
