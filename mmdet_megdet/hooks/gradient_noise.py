@@ -13,6 +13,7 @@ from mmengine.model import is_model_wrapper
 from mmengine.optim import ApexOptimWrapper, OptimWrapperDict
 from mmengine.registry import HOOKS
 from mmengine.runner import Runner
+from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
 from ..noise import (
@@ -90,6 +91,8 @@ class GradientNoiseHook(Hook):
         ...     gradient_noise=dict(type='GradientNoiseHook', interval=20))
 
     Attributes:
+        parts (dict[str, list[nn.Parameter]]): What is trained of each part
+            of the model; known once training begins.
         latest (dict[str, NoiseScale] or None): Noise scales after the
             present update, if that was measured.
     """
@@ -106,16 +109,12 @@ class GradientNoiseHook(Hook):
                 '0 and 1: what a measurement weighs against the one after it.'
             )
         self.interval = interval
+        self.parts: dict[str, list[nn.Parameter]] = {}
         self.latest: dict[str, NoiseScale] | None = None
         self._running = RunningNoise(decay)
         self._saved: dict | None = None
         self._meter: GradientMeter | None = None
         self._listening = False
-
-    @property
-    def parts(self) -> list[str]:
-        """Names of the model's parts, known before training."""
-        return list(self._parts)
 
     def after_load_checkpoint(self, runner: Runner, checkpoint: dict) -> None:
         """Note the measurements so far."""
@@ -124,13 +123,13 @@ class GradientNoiseHook(Hook):
     def before_train(self, runner: Runner) -> None:
         """Check that there will be something to measure; a collective."""
         _check(runner)
-        self._parts = parts_of(runner.model)
-        if not self._parts:
+        self.parts = parts_of(runner.model)
+        if not self.parts:
             raise ConfigError(
                 'GradientNoiseHook: the model has no parameter that is '
                 'trained.'
             )
-        bn_group(None, next(iter(self._parts.values()))[0].device)
+        bn_group(None, next(iter(self.parts.values()))[0].device)
         # Weights alone, loaded without resuming, begin a training.
         if runner.iter and self._saved is not None:
             self._running.load_state_dict(self._saved['measurements'])
@@ -144,7 +143,7 @@ class GradientNoiseHook(Hook):
         self.latest = None
         if self._meter is None:
             # Not earlier: only now the layers are in the mode they train in.
-            self._meter = GradientMeter(self._parts, _split(runner))
+            self._meter = GradientMeter(self.parts, _split(runner))
         if (runner.iter + 1) % self.interval == 0:
             self._meter.attach(runner.optim_wrapper)
             self._listening = True
