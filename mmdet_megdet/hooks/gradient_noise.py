@@ -54,13 +54,14 @@ class GradientNoiseHook(Hook):
     - It looks at every ``interval``-th update, at gradients that training
       computes anyway: no second backward, no change of what is trained, and
       nothing attached to the model between looks.
-    - What it compares is independent under any BatchNorm: ranks of a BN
-      group are not, since each one's gradient depends on the others' images
-      through the statistics, but micro-steps are, and BN groups. An update
-      of two or more micro-steps costs one all-reduce of a few numbers; one
-      of one micro-step, in BN groups of several ranks, one more of the
-      gradient's size, within the groups. An update that is one BN group in
-      one micro-step tells nothing, and is refused.
+    - What it compares are BN groups in micro-steps, which are independent
+      under any BatchNorm. Ranks of a BN group are not: each one's gradient
+      depends on the others' images through the statistics, and the usual
+      estimate from ranks' gradients comes out negative. An update that is
+      one BN group in one micro-step tells nothing, and is refused.
+    - A measured update costs one all-reduce: of a few numbers where BN
+      groups are single ranks, else of a sketch of 1021 numbers for each part
+      of the model, BN group and micro-step.
     - It measures each part of the model: ``backbone``, ``neck``,
       ``rpn_head``, ``roi_head.bbox_head``, ``roi_head.mask_head``, or
       whatever hangs on the model, as far as it is trained; and the total.
@@ -145,7 +146,7 @@ class GradientNoiseHook(Hook):
             # Not earlier: only now the layers are in the mode they train in.
             self._meter = GradientMeter(self.parts, _split(runner))
         if (runner.iter + 1) % self.interval == 0:
-            self._meter.attach(runner.optim_wrapper)
+            self._meter.attach(runner.optim_wrapper, runner.iter)
             self._listening = True
 
     def before_micro_step(self, runner: Runner, *args, **kwargs) -> None:

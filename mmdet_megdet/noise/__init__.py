@@ -5,8 +5,7 @@ from .estimator import (
     Moments,
     NoiseScale,
     RunningNoise,
-    from_groups,
-    from_micro_steps,
+    from_parts,
     noise_scale,
 )
 from .meter import GradientMeter, ManyPiecesError, Split
@@ -33,8 +32,7 @@ __all__ = [
     'averaged',
     'coupled_ranks',
     'dissimilarity',
-    'from_groups',
-    'from_micro_steps',
+    'from_parts',
     'module_factors',
     'noise_scale',
     'open_record',
