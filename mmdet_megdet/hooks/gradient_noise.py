@@ -13,6 +13,7 @@ from mmengine.model import is_model_wrapper
 from mmengine.optim import ApexOptimWrapper, OptimWrapperDict
 from mmengine.registry import HOOKS
 from mmengine.runner import Runner
+from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
 from ..noise import (
@@ -53,13 +54,14 @@ class GradientNoiseHook(Hook):
     - It looks at every ``interval``-th update, at gradients that training
       computes anyway: no second backward, no change of what is trained, and
       nothing attached to the model between looks.
-    - What it compares is independent under any BatchNorm: ranks of a BN
-      group are not, since each one's gradient depends on the others' images
-      through the statistics, but micro-steps are, and BN groups. An update
-      of two or more micro-steps costs one all-reduce of a few numbers; one
-      of one micro-step, in BN groups of several ranks, one more of the
-      gradient's size, within the groups. An update that is one BN group in
-      one micro-step tells nothing, and is refused.
+    - What it compares are BN groups in micro-steps, which are independent
+      under any BatchNorm. Ranks of a BN group are not: each one's gradient
+      depends on the others' images through the statistics, and the usual
+      estimate from ranks' gradients comes out negative. An update that is
+      one BN group in one micro-step tells nothing, and is refused.
+    - A measured update costs one all-reduce: of a few numbers where BN
+      groups are single ranks, else of a sketch of 1021 numbers for each part
+      of the model, BN group and micro-step.
     - It measures each part of the model: ``backbone``, ``neck``,
       ``rpn_head``, ``roi_head.bbox_head``, ``roi_head.mask_head``, or
       whatever hangs on the model, as far as it is trained; and the total.
@@ -90,6 +92,8 @@ class GradientNoiseHook(Hook):
         ...     gradient_noise=dict(type='GradientNoiseHook', interval=20))
 
     Attributes:
+        parts (dict[str, list[nn.Parameter]]): What is trained of each part
+            of the model; known once training begins.
         latest (dict[str, NoiseScale] or None): Noise scales after the
             present update, if that was measured.
     """
@@ -106,16 +110,12 @@ class GradientNoiseHook(Hook):
                 '0 and 1: what a measurement weighs against the one after it.'
             )
         self.interval = interval
+        self.parts: dict[str, list[nn.Parameter]] = {}
         self.latest: dict[str, NoiseScale] | None = None
         self._running = RunningNoise(decay)
         self._saved: dict | None = None
         self._meter: GradientMeter | None = None
         self._listening = False
-
-    @property
-    def parts(self) -> list[str]:
-        """Names of the model's parts, known before training."""
-        return list(self._parts)
 
     def after_load_checkpoint(self, runner: Runner, checkpoint: dict) -> None:
         """Note the measurements so far."""
@@ -124,13 +124,13 @@ class GradientNoiseHook(Hook):
     def before_train(self, runner: Runner) -> None:
         """Check that there will be something to measure; a collective."""
         _check(runner)
-        self._parts = parts_of(runner.model)
-        if not self._parts:
+        self.parts = parts_of(runner.model)
+        if not self.parts:
             raise ConfigError(
                 'GradientNoiseHook: the model has no parameter that is '
                 'trained.'
             )
-        bn_group(None, next(iter(self._parts.values()))[0].device)
+        bn_group(None, next(iter(self.parts.values()))[0].device)
         # Weights alone, loaded without resuming, begin a training.
         if runner.iter and self._saved is not None:
             self._running.load_state_dict(self._saved['measurements'])
@@ -144,9 +144,9 @@ class GradientNoiseHook(Hook):
         self.latest = None
         if self._meter is None:
             # Not earlier: only now the layers are in the mode they train in.
-            self._meter = GradientMeter(self._parts, _split(runner))
+            self._meter = GradientMeter(self.parts, _split(runner))
         if (runner.iter + 1) % self.interval == 0:
-            self._meter.attach(runner.optim_wrapper)
+            self._meter.attach(runner.optim_wrapper, runner.iter)
             self._listening = True
 
     def before_micro_step(self, runner: Runner, *args, **kwargs) -> None:

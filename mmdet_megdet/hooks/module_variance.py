@@ -154,7 +154,7 @@ class ModuleVarianceHook(Hook):
             for name, parameters in self._noise.parts.items()
             for parameter in parameters
         }
-        self._runner = runner
+        self._runner, self._depth = runner, 0
         self._handles = [
             optimizer.register_step_pre_hook(self._scale),
             optimizer.register_step_post_hook(self._put_back),
@@ -209,6 +209,10 @@ class ModuleVarianceHook(Hook):
 
     def _scale(self, optimizer: Optimizer, *_) -> None:
         """When the optimizer's step begins."""
+        # A class's step that calls its base class's comes here again.
+        self._depth += 1
+        if self._depth > 1:
+            return
         if not self.factors or self._runner.iter < self._begin:
             return
         self._groups = optimizer.param_groups
@@ -217,7 +221,8 @@ class ModuleVarianceHook(Hook):
 
     def _put_back(self, optimizer: Optimizer, *_) -> None:
         """When it ends."""
-        if self._groups is None:
+        self._depth -= 1
+        if self._depth or self._groups is None:
             return
         optimizer.param_groups, self._groups = self._groups, None
         for group, pieces in zip(

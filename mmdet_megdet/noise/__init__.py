@@ -13,8 +13,7 @@ from .estimator import (
     Moments,
     NoiseScale,
     RunningNoise,
-    from_groups,
-    from_micro_steps,
+    from_parts,
     noise_scale,
 )
 from .meter import GradientMeter, ManyPiecesError, Split
@@ -44,8 +43,7 @@ __all__ = [
     'dissimilarity',
     'epochs_factor',
     'fit_critical_batch',
-    'from_groups',
-    'from_micro_steps',
+    'from_parts',
     'linear_lr',
     'module_factors',
     'noise_limited_lr',

@@ -52,39 +52,23 @@ class NoiseScale(NamedTuple):
         return f'{self.value:.3g} ({self.low:.3g} to {self.high:.3g})'
 
 
-def from_micro_steps(
-    products: float, micro_steps: int, whole: float, images: int
+def from_parts(
+    squares: float, parts: int, whole: float, images: int
 ) -> Moments:
-    """Return the moments of an update of two or more micro-steps.
+    """Return the moments of an update of independent parts.
 
-    Micro-steps are independent even where a rank's gradient depends on other
-    ranks' images, as it does under synchronised BatchNorm.
+    ``g2`` is the mean over all pairs of parts of the product of their
+    gradients.
 
     Args:
-        products (float): Sum over pairs of micro-steps of the scalar product
-            of a rank's gradients, mean over ranks.
-        micro_steps (int): Their number.
-        whole (float): Squared norm of the update's gradient.
-        images (int): Images of the update.
-    """
-    g2 = products / math.comb(micro_steps, 2)
-    return Moments(g2, images * (whole - g2))
-
-
-def from_groups(
-    squares: float, groups: int, whole: float, images: int
-) -> Moments:
-    """Return the moments of an update of one micro-step.
-
-    Args:
-        squares (float): Sum over BN groups of the squared norm of a group's
+        squares (float): Sum over parts of the squared norm of a part's
             gradient.
-        groups (int): Their number, from 2.
+        parts (int): Their number, from 2.
         whole (float): Squared norm of the update's gradient, which is the
-            mean of the groups'.
+            mean of the parts'.
         images (int): Images of the update.
     """
-    g2 = (groups**2 * whole - squares) / (groups * (groups - 1))
+    g2 = (parts**2 * whole - squares) / (parts * (parts - 1))
     return Moments(g2, images * (whole - g2))
 
 

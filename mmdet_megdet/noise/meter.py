@@ -15,8 +15,9 @@ from mmengine.optim import OptimWrapper
 from torch import Tensor, nn
 
 from ..sync_bn.groups import bn_group, world_size
-from .estimator import Moments, from_groups, from_micro_steps
+from .estimator import Moments, from_parts
 from .parts import TOTAL
+from .sketch import Sketch, widened
 
 
 class Split(NamedTuple):
@@ -56,21 +57,21 @@ class GradientMeter:
       parameters and a method in the place of ``optim_wrapper.step``; outside
       of the two, nothing. It changes no gradient.
     - The hooks see a micro-step's own gradient, ahead of accumulation and of
-      DDP's reduction. From the second micro-step on that is multiplied with
-      what the rank has accumulated before, which adds up to the products of
-      all pairs. Of an update of one micro-step they take the square, or,
-      where a BN group is several ranks, a copy to be reduced within it.
+      DDP's reduction. Of a BN group of one rank they take the square.
+    - A BN group of several ranks has the mean of its ranks' gradients, whose
+      square is not theirs: those are coupled by the statistics. There each
+      rank takes a sketch (:class:`Sketch`), and sketches add up.
     - The update's own gradient is looked at when the optimizer's step
       begins: after DDP, ahead of clipping.
     - Under mixed precision gradients are divided by the loss scale.
-    - :meth:`measure` is a collective: one all-reduce of two numbers for each
-      part and one more, on BatchNorm's group of all ranks; and one of the
-      gradient's size within BN groups of several ranks, where an update is
-      one micro-step.
+    - :meth:`measure` is a collective: one all-reduce, on BatchNorm's group
+      of all ranks, of two numbers for each part of the model and one more;
+      and of all sketches, where there are any.
 
     Args:
         parts (Mapping[str, Sequence[nn.Parameter]]): Parameters by part.
-        split (Split): What is independent: at least two parts.
+        split (Split): What is independent: at least two BN groups in
+            micro-steps.
     """
 
     def __init__(
@@ -83,20 +84,31 @@ class GradientMeter:
         self.split = split
         self._attached = ExitStack()
 
-    def attach(self, wrapper: OptimWrapper) -> None:
-        """Begin to listen to an update."""
+    def attach(self, wrapper: OptimWrapper, update: int) -> None:
+        """Begin to listen to an update.
+
+        Args:
+            wrapper (OptimWrapper): That makes it.
+            update (int): Its number, the same on all ranks.
+        """
         self._wrapper = wrapper
-        self._products = {name: [] for name in self._parts}
-        self._squares = {name: [] for name in self._parts}
-        self._copies: dict[nn.Parameter, Tensor] = {}
+        self._micro_step = -1
         self._seen: set[nn.Parameter] = set()
         self._in_pieces = self._stepped = False
-        for name, parameters in self._parts.items():
+        self._own = {name: [] for name in self._parts}
+        self._whole = {name: [] for name in self._parts}
+        self._sketches = [
+            Sketch(parameters, self.split.micro_steps, seed)
+            for seed, parameters in enumerate(
+                self._parts.values(), update * len(self._parts)
+            )
+            if self.split.ranks > 1
+        ]
+        for index, (name, parameters) in enumerate(self._parts.items()):
             for parameter in parameters:
                 if parameter.requires_grad:
-                    handle = parameter.register_hook(
-                        partial(self._look, name, parameter)
-                    )
+                    look = partial(self._look, index, name, parameter)
+                    handle = parameter.register_hook(look)
                     self._attached.callback(handle.remove)
         own = vars(wrapper).get('step')
         self._attached.callback(_put_back, wrapper, own)
@@ -104,6 +116,7 @@ class GradientMeter:
 
     def begin_micro_step(self) -> None:
         """Begin a micro-step."""
+        self._micro_step += 1
         self._seen.clear()
 
     def detach(self) -> None:
@@ -125,86 +138,78 @@ class GradientMeter:
         """
         if not self._stepped:
             return None
-        numbers = torch.cat(
-            [
-                self._own(),
-                _sums(self._squares, self._device),
-                torch.tensor([self._in_pieces]).to(self._device),
-            ]
-        )
+        flag = torch.tensor([self._in_pieces]).to(self._device)
+        numbers = [_sums(self._own), _sums(self._whole), flag]
+        numbers = torch.cat([n.double().to(self._device) for n in numbers])
+        sketches = self._in_its_place()
         group = bn_group(None, self._device)
         if group is not None:
-            dist.all_reduce(numbers, group=group)
+            sent = torch.cat([numbers, sketches.flatten()])
+            dist.all_reduce(sent, group=group)
+            numbers, rest = sent.tensor_split([len(numbers)])
+            sketches = rest.view_as(sketches)
+        # Of each part of the model, over BN groups and micro-steps.
+        squares = (sketches / self.split.ranks).square().sum((0, 2, 3))
         *numbers, in_pieces = numbers.tolist()
-        self._copies, self._products, self._squares = {}, {}, {}
+        own, whole = numbers[: len(self._parts)], numbers[len(self._parts) :]
+        if self._sketches:
+            own = squares.tolist()
+        self._own, self._whole, self._sketches = {}, {}, []
         if in_pieces:
             raise ManyPiecesError
-        count = len(self._parts)
         found = {
-            name: self._moments(numbers[i], numbers[count + i])
-            for i, name in enumerate(self._parts)
+            name: self._moments(*pair)
+            for name, *pair in zip(self._parts, own, whole, strict=True)
         }
-        g2, s = (sum(column) for column in zip(*found.values(), strict=True))
-        total = Moments(g2, s)
+        total = Moments(*map(sum, zip(*found.values(), strict=True)))
         if not all(map(math.isfinite, total)):
             return None
         return {TOTAL: total, **found}
 
-    def _look(self, name: str, parameter: nn.Parameter, grad: Tensor) -> None:
+    def _look(
+        self, index: int, name: str, parameter: nn.Parameter, grad: Tensor
+    ) -> None:
         """The tensor hook."""
         if parameter in self._seen:
             self._in_pieces = True
         self._seen.add(parameter)
-        if self.split.micro_steps > 1:
-            if parameter.grad is not None:
-                self._products[name].append(_product(parameter.grad, grad))
-        elif self.split.ranks == 1:
-            self._products[name].append(_product(grad, grad))
+        if self.split.ranks == 1:
+            self._own[name].append(_square(grad))
         else:
-            self._copies[parameter] = grad.detach().clone()
+            self._sketches[index].add(self._micro_step, parameter, grad)
 
     def _step(self, step: Any, *args, **kwargs) -> None:
         """In the place of the wrapper's ``step``."""
         for name, parameters in self._parts.items():
-            self._squares[name] = [
-                _product(p.grad, p.grad)
-                for p in parameters
-                if p.grad is not None
+            self._whole[name] = [
+                _square(p.grad) for p in parameters if p.grad is not None
             ]
         self._stepped = True
         scaler = getattr(self._wrapper, 'loss_scaler', None)
         self._scale = 1.0 if scaler is None else scaler.get_scale()
         step(*args, **kwargs)
 
-    def _own(self) -> Tensor:
-        """By part, this rank's share of what is added up over ranks."""
-        ranks = self.split.ranks
-        if self.split.micro_steps > 1 or ranks == 1:
-            return _sums(self._products, self._device)
-        # Of the whole size on every rank, whatever has a gradient there.
-        flat = torch.cat(
-            [
-                self._copies.get(p, torch.zeros_like(p)).detach().reshape(-1)
-                for ps in self._parts.values()
-                for p in ps
-            ]
-        )
-        sizes = [sum(p.numel() for p in ps) for ps in self._parts.values()]
-        dist.all_reduce(flat, group=bn_group(ranks, self._device))
-        squares = [_product(part, part) for part in flat.split(sizes)]
-        # The mean over the group, squared; its ranks add it up again.
-        return torch.stack(squares).double() / ranks**3
+    def _in_its_place(self) -> Tensor:
+        """Sketches by BN group, part, micro-step; empty where there are none.
+
+        Only those of this rank's group are not 0.
+        """
+        if not self._sketches:
+            return torch.zeros(1, 1, 1, 0, device=self._device)
+        own = torch.stack([s.values for s in self._sketches])
+        placed = own.new_zeros(self.split.groups, *own.shape)
+        rank = dist.get_rank() if dist.is_initialized() else 0
+        placed[rank // self.split.ranks] = own
+        return placed
 
     def _moments(self, own: float, whole: float) -> Moments:
         """The moments from sums over all ranks."""
-        steps, images = self.split.micro_steps, self.split.images
-        own, whole = own / self._scale**2, whole / self._scale**2
-        whole /= world_size()
-        if steps == 1:
-            return from_groups(own, self.split.groups, whole, images)
+        steps = self.split.micro_steps
         # The wrapper divides each micro-step's loss by their number.
-        products = own * steps**2 / world_size()
-        return from_micro_steps(products, steps, whole, images)
+        own *= (steps / self._scale) ** 2
+        whole /= world_size() * self._scale**2
+        parts = steps * self.split.groups
+        return from_parts(own, parts, whole, self.split.images)
 
 
 def _put_back(wrapper: OptimWrapper, own: Any) -> None:
@@ -215,20 +220,17 @@ def _put_back(wrapper: OptimWrapper, own: Any) -> None:
         wrapper.step = own
 
 
-def _product(left: Tensor, right: Tensor) -> Tensor:
-    """The scalar product, in float32 or wider."""
-    dtype = torch.promote_types(left.dtype, torch.float32)
-    left, right = (t.detach().reshape(-1).to(dtype) for t in (left, right))
-    return torch.dot(left, right)
+def _square(grad: Tensor) -> Tensor:
+    """The squared norm, in float32 or wider."""
+    flat = widened(grad)
+    return torch.dot(flat, flat)
 
 
-def _sums(
-    products: Mapping[str, Sequence[Tensor]], device: torch.device
-) -> Tensor:
-    none = torch.zeros((), dtype=torch.float64, device=device)
+def _sums(squares: Mapping[str, Sequence[Tensor]]) -> Tensor:
+    none = [torch.zeros((), dtype=torch.float64)]
     return torch.stack(
         [
-            torch.stack([x.double() for x in found]).sum() if found else none
-            for found in products.values()
+            torch.stack([x.double() for x in found or none]).sum().cpu()
+            for found in squares.values()
         ]
     )

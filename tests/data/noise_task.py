@@ -35,12 +35,20 @@ def points(count: int, seed: int = 0) -> Tensor:
 
 @DATASETS.register_module()
 class Points(Dataset):
-    """Points to be met."""
+    """Points to be met.
+
+    Args:
+        length (int): Their number.
+        missing (bool): Whether an eighth lacks the second part. Defaults to
+            True.
+    """
 
     metainfo = dict(classes=('point',))
 
-    def __init__(self, length: int) -> None:
-        self.points = points(length)
+    def __init__(self, length: int, missing: bool = True) -> None:
+        self.points = points(length, seed=5)
+        if missing:
+            self.points[: length // 8, SIZES['first'] :] = torch.nan
 
     def __len__(self) -> int:
         return len(self.points)
@@ -62,14 +70,20 @@ class MeanFinder(BaseModel):
     """Weights that go to the points' mean, in two parts.
 
     The norm layer is called by nobody: it says how many ranks are a BN
-    group.
+    group. Of points that are NaN in the second part only the first is used.
     """
 
-    def __init__(self, bn_size: int | None = None) -> None:
+    def __init__(self, bn_size: int | None = None, frozen: bool = False):
         super().__init__()
         self.first, self.second = map(Part, SIZES.values())
         self.norm = MegDetSyncBN(1, affine=False, bn_size=bn_size)
+        self.requires_grad_(not frozen)
 
     def forward(self, inputs: Tensor, mode: str = 'loss') -> dict:
-        weight = torch.cat([self.first.weight, self.second.weight])
-        return dict(loss=((weight - inputs) ** 2).sum(1).mean() / 2)
+        first, second = inputs.split(list(SIZES.values()), 1)
+        loss = ((self.first.weight - first) ** 2).sum(1).mean() / 2
+        if not second.isnan().any():
+            loss = (
+                loss + ((self.second.weight - second) ** 2).sum(1).mean() / 2
+            )
+        return dict(loss=loss)

@@ -12,8 +12,7 @@ from scipy.stats import t as student
 from mmdet_megdet.noise import (
     Moments,
     RunningNoise,
-    from_groups,
-    from_micro_steps,
+    from_parts,
     noise_scale,
 )
 
@@ -27,7 +26,7 @@ def simulate(rng, updates, noise, batch=32, parts=8, size=300):
     wholes = (gradients.mean(1) ** 2).sum(-1)
     return zip(
         *(
-            from_groups(one, parts, whole, batch)
+            from_parts(one, parts, whole, batch)
             for one, whole in zip(squares, wholes, strict=True)
         ),
         strict=True,
@@ -35,21 +34,18 @@ def simulate(rng, updates, noise, batch=32, parts=8, size=300):
 
 
 @pytest.mark.parametrize('parts', [2, 3, 8])
-def test_moments_by_both_ways(parts):
+def test_moments_against_their_definition(parts):
     gradients = np.random.default_rng(parts).normal(0.3, 1, (parts, 5))
     pairs = [a @ b for a, b in combinations(gradients, 2)]
     whole = (gradients.mean(0) ** 2).sum()
     images = 4 * parts
-    # The notes' formulas of a small batch n and a large one B.
+    # From a small batch n and a large one B.
     small, n = (gradients**2).sum(1).mean(), images / parts
     g2 = (images * whole - n * small) / (images - n)
     s = (small - whole) / (1 / n - 1 / images)
-    assert np.isclose(np.mean(pairs), g2, rtol=1e-12)
-    for found in (
-        from_micro_steps(sum(pairs), parts, whole, images),
-        from_groups((gradients**2).sum(), parts, whole, images),
-    ):
-        assert np.allclose(found, (g2, s), rtol=1e-12)
+    found = from_parts((gradients**2).sum(), parts, whole, images)
+    assert np.allclose(found, (g2, s), rtol=1e-12)
+    assert np.isclose(found.g2, np.mean(pairs), rtol=1e-12)
 
 
 def test_a_ratio_of_averages_clamped_only_afterwards():
