@@ -78,9 +78,9 @@ def check_training(args: argparse.Namespace) -> dict[int, int]:
         raise ConfigError(
             f'NNODES={args.nnodes} restarts training whenever a machine comes '
             f'or goes, and with {given} it would begin at the same place '
-            'again. Add --resume without a path, which goes on from the '
-            "latest checkpoint in the work folder, or from the config's "
-            'beginning where there is none.'
+            'each time. Add --resume without a path: that goes on from the '
+            'latest checkpoint in the work folder, or begins where there is '
+            'none.'
         )
     cfg = load_config(options)
     train.apply_options(cfg, options)

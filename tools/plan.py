@@ -75,6 +75,33 @@ def bn_size(text: str) -> int | None:
     return None if text.lower() == 'none' else positive(text)
 
 
+def images(text: str) -> int:
+    """Reads a number of images, or counts those of a config."""
+    return count_images(text) if text.endswith('.py') else positive(text)
+
+
+def count_images(config: str) -> int:
+    """Images of a config's training data set, as mmdet filters them."""
+    if importlib.util.find_spec('mmdet_megdet') is None:
+        sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+    # Slow, and not needed for numbers.
+    from mmengine.config import Config
+
+    from mmdet_megdet.annotations import judge, training_epoch
+
+    if not Path(config).is_file():
+        raise argparse.ArgumentTypeError(f'there is no config file {config}')
+    cfg = Config.fromfile(config)
+    judgement = judge(cfg, ('train',))
+    epoch = training_epoch(cfg, judgement)
+    if epoch is None:
+        found = [v.text for v in judgement.verdicts if v.level != 'sound']
+        raise argparse.ArgumentTypeError(
+            ' '.join(found) or f'the data set of {config} cannot be counted'
+        )
+    return epoch.images
+
+
 def set_up(text: str) -> SetUp:
     """Reads ``GPUSxIMAGES`` or ``NODESxGPUSxIMAGES``."""
     parts = text.lower().split('x')
@@ -138,9 +165,11 @@ def make_parser() -> argparse.ArgumentParser:
     )
     batch.add_argument(
         '--images',
-        type=positive,
+        type=images,
         default=117266,
-        help="images of the data set (default: COCO's with objects)",
+        metavar='N|CONFIG',
+        help="images of the data set (default: COCO's with objects), or a "
+        'config whose training data set is counted',
     )
     batch.add_argument('--warmup-updates', type=positive, default=1000)
     batch.add_argument(

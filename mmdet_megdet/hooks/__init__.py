@@ -3,6 +3,8 @@ from .atomic_checkpoint import AtomicCheckpointHook
 from .bn_stats_monitor import BNStatsError, BNStatsMonitorHook
 from .data_check import DataCheckHook
 from .finite_loss import FiniteLossHook
+from .gradient_noise import GradientNoiseHook
+from .module_variance import ModuleVarianceHook
 from .out_of_memory import OutOfMemoryHook
 from .preemption import PreemptionHook
 from .rank_watch import RankWatchHook
@@ -21,6 +23,8 @@ __all__ = [
     'BNStatsMonitorHook',
     'DataCheckHook',
     'FiniteLossHook',
+    'GradientNoiseHook',
+    'ModuleVarianceHook',
     'OutOfMemoryHook',
     'PreemptionHook',
     'RankWatchHook',

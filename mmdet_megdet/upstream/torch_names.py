@@ -10,13 +10,16 @@ from types import CodeType
 from typing import TypeVar
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch._C._dynamo.eval_frame import (
     _FrameAction,
     _FrameExecStrategy,
     set_code_exec_strategy,
 )
 from torch._compile import _disable_dynamo
+from torch.distributed.algorithms.ddp_comm_hooks.powerSGD_hook import (
+    PowerSGDState,
+)
 
 
 @torch.no_grad()
@@ -76,3 +79,9 @@ def inlined_only(function: _Function) -> _Function:
 def _skip_frame(code: CodeType) -> None:
     strategy = _FrameExecStrategy(_FrameAction.SKIP, _FrameAction.DEFAULT)
     set_code_exec_strategy(code, strategy)
+
+
+def is_low_rank(model: nn.Module) -> bool:
+    """Whether a DDP model sends its gradients through PowerSGD."""
+    hooks = getattr(model, '_comm_hooks', ())
+    return any(isinstance(state, PowerSGDState) for _, state in hooks)

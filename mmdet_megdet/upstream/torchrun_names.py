@@ -6,7 +6,7 @@ from __future__ import annotations
 from argparse import Namespace
 from collections.abc import Callable, Collection
 
-from torch.distributed import run
+from torch.distributed import DistStoreError, run
 from torch.distributed.elastic.agent.server.api import (
     RunResult,
     WorkerGroup,
@@ -26,8 +26,9 @@ def run_torchrun(
     """Run torchrun, with an agent that tells failures from lost machines.
 
     torchrun's own agent restarts its processes whatever they end with, does
-    not see that a machine is gone as long as no process fails by it, and
-    gives processes 30 s to stop ahead of a restart, whatever
+    not see that a machine is gone as long as no process fails by it, ends
+    where one is gone before it has told its part of the rendezvous, and gives
+    processes 30 s to stop ahead of a restart, whatever
     ``--shutdown-timeout`` says.
 
     Args:
@@ -50,10 +51,22 @@ def run_torchrun(
                 # Of whom torchrun has heard in the last 15 s.
                 state = self._rdzv_handler._state_holder.state
                 there = len(state.participants)
-                if there < machines:
+                # Closed by a machine that is done, it is left by all.
+                if there < machines and not state.closed:
                     warn(f'{machines - there} of {machines} machines are gone')
                     return RunResult(state=WorkerState.UNHEALTHY)
             return result
+
+        def _rendezvous(self, worker_group: WorkerGroup) -> None:
+            while True:
+                try:
+                    super()._rendezvous(worker_group)
+                    return
+                except DistStoreError:
+                    if self._remaining_restarts == 0:
+                        raise
+                    self._remaining_restarts -= 1
+                    warn('a machine left while they met; they meet again')
 
         def _stop_workers(self, worker_group: WorkerGroup) -> None:
             self._shutdown(timeout=self._shutdown_timeout)

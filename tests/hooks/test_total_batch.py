@@ -201,8 +201,8 @@ def test_evaluation_does_not_ask(tmp_path, task):
 
 
 def iteration_based(work_dir, total, **settings):
-    """12 iterations."""
-    return tiny_config(
+    """12 iterations, with what needs no epochs."""
+    cfg = tiny_config(
         work_dir,
         total,
         4,
@@ -217,6 +217,8 @@ def iteration_based(work_dir, total, **settings):
         val_evaluator=None,
         **settings,
     )
+    cfg.param_scheduler = cfg.param_scheduler[:1]
+    return cfg
 
 
 def test_iterations_that_are_not_updates(tmp_path):

@@ -7,6 +7,7 @@ import sys
 
 import pytest
 
+from tests.annotations.configs import config_of, content_of, write
 from tests.tools.command import TOOLS, run
 
 TABLE = """\
@@ -138,3 +139,18 @@ def test_it_takes_no_time():
     spent = after.children_user - before.children_user
     spent += after.children_system - before.children_system
     assert spent < 0.2
+
+
+def test_images_of_a_config(tmp_path):
+    """As the training data set filters and repeats them."""
+    write(tmp_path, content_of(300), content_of())
+    cfg = config_of(tmp_path, train_dataloader__dataset__indices=260)
+    cfg.dump(tmp_path / 'config.py')
+    assert plan('8x4', '--images', tmp_path / 'config.py') == plan(
+        '8x4', '--images', 260
+    )
+    (tmp_path / 'train.json').unlink()
+    status, output = plan('8x4', '--images', tmp_path / 'config.py')
+    assert status == 2
+    assert f'there is no annotation file {tmp_path}/train.json' in output
+    assert plan('8x4', '--images', 'no.py')[0] == 2

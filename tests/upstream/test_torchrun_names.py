@@ -14,13 +14,22 @@ import pytest
 from tests.tools.command import environment, free_port, wait_for_port
 
 AGENT = """
-import sys
-from torch.distributed import run
+import os, sys
+from torch.distributed import DistStoreError, run
+from torch.distributed.elastic.agent.server.api import SimpleElasticAgent
 from mmdet_megdet.upstream.torchrun_names import run_torchrun
 
 def say(text):
     print(text, flush=True)
 
+meet = SimpleElasticAgent._rendezvous
+
+def leave_once(agent, group):
+    SimpleElasticAgent._rendezvous = meet
+    raise DistStoreError('wait timeout')
+
+if 'LEAVE' in os.environ:
+    SimpleElasticAgent._rendezvous = leave_once
 run_torchrun(run.parse_args(sys.argv[1:]), lambda found: 1 in found, say)
 """
 SCRIPT = """
@@ -44,7 +53,7 @@ def agent(tmp_path):
     )
     started = []
 
-    def start(number, nodes, *arguments):
+    def start(number, nodes, *arguments, **more):
         log = tmp_path / f'{number}.out'
         with log.open('w') as output:
             started.append(
@@ -53,7 +62,7 @@ def agent(tmp_path):
                     + [f'--nnodes={nodes}', '--rdzv-backend=c10d']
                     + ['--rdzv-id=job', f'--rdzv-endpoint=127.0.0.1:{port}']
                     + ['--max-restarts=2', tmp_path / 'script.py', *arguments],
-                    env=variables,
+                    env=variables | more,
                     stdout=output,
                     stderr=subprocess.STDOUT,
                 )
@@ -89,6 +98,12 @@ def test_restarts(agent, status, starts):
     process, log = agent(1, '1:1', 'go', str(status))
     assert process.wait(300) == 1
     assert log.read_text().count('ranks 1') == starts
+
+
+def test_a_machine_that_leaves_while_they_meet(agent):
+    process, log = agent(1, '1:1', 'go', '0', LEAVE='once')
+    assert process.wait(300) == 0
+    assert 'they meet again\nranks 1' in log.read_text()
 
 
 @pytest.mark.slow

@@ -77,6 +77,9 @@ def _check_one(
         )
         return
     loop = cfg.get('train_cfg') or {}
+    if epoch is not None and loop.get('max_epochs'):
+        yield from _of_images(cfg, plan, epoch)
+        epoch = _as_cut(cfg, plan, epoch)
     if epoch is not None and loop.get('type') == 'UpdateTrainLoop':
         yield passed(CHECK, _listed(plan_rows(plan, epoch.images)))
         return
@@ -90,6 +93,45 @@ def _check_one(
     if refusal is not None:
         text, remedy = refusal.split('. Set ')
         yield failure(CHECK, text, f'Set {remedy}')
+
+
+def _as_cut(cfg: Any, plan: BatchPlan, epoch: Epoch) -> Epoch:
+    """The epoch as ``num_batch_per_epoch`` cuts it."""
+    batches = cfg.train_dataloader.get('num_batch_per_epoch')
+    if batches is None:
+        return epoch
+    return epoch._replace(images=batches * plan.images_at_once)
+
+
+def _of_images(cfg: Any, plan: BatchPlan, epoch: Epoch) -> Iterator[Finding]:
+    """Whether there are enough images to train on."""
+    # MMEngine cuts a data set without looking whether it is that long.
+    asked = _as_cut(cfg, plan, epoch).images
+    if asked > epoch.images:
+        yield failure(
+            CHECK,
+            f'num_batch_per_epoch takes {asked} images, and the data set has '
+            f'{epoch.images}',
+            'Set train_dataloader.num_batch_per_epoch to at most '
+            f'{epoch.images // plan.images_at_once}, or leave it out.',
+        )
+    if cfg.train_cfg.get('type') == 'UpdateTrainLoop':
+        needed, what = plan.total_batch_size, 'an update'
+    else:
+        loader = cfg.train_dataloader
+        sampler = loader.get('batch_sampler') or loader
+        # DefaultSampler repeats images until all ranks have as many.
+        each = plan.images_per_gpu if sampler.get('drop_last', False) else 1
+        needed = (each - 1) * plan.world_size + 1
+        what = f'a batch of {plan.images_per_gpu} on each GPU'
+    if min(asked, epoch.images) < needed:
+        yield failure(
+            CHECK,
+            f'the data set has {min(asked, epoch.images)} image(s) to train '
+            f'on, fewer than {what} needs ({needed})',
+            'Train with a smaller batch, or repeat the data set by '
+            'RepeatDataset.',
+        )
 
 
 def _of_orientations(cfg: Any, plan: BatchPlan, epoch: Epoch) -> str | None:

@@ -32,13 +32,23 @@ from types import ModuleType
 import torch
 from torch import Tensor
 
-from . import plain
+from . import check, plain
 from .check import find_fault
 from .plain import local_moments
 
-__all__ = ['choose', 'dtype_of', 'load', 'local_moments', 'outcome']
+__all__ = [
+    'check',
+    'choose',
+    'dtype_of',
+    'fault',
+    'interpreted',
+    'load',
+    'local_moments',
+    'outcome',
+]
 
 VARIABLE = 'MEGDET_BN_KERNELS'
+TRITON = 'Triton kernels, checked against plain operations'
 _CHOICES = ('auto', 'triton', 'plain')
 
 # Devices and dtypes that passed, and why a device did not.
@@ -106,7 +116,13 @@ def outcome(device: torch.device) -> str:
     load(device, {torch.float32})
     if device in _faults:
         return f'plain operations: {_faults[device]}'
-    return 'Triton kernels, checked against plain operations'
+    return TRITON
+
+
+def fault(device: torch.device) -> str | None:
+    """Return why a device's kernels did not pass; None if they did or were
+    not asked."""
+    return _faults.get(device)
 
 
 def interpreted() -> bool:
@@ -139,15 +155,15 @@ def _trusted(
     """Return whether the kernels passed, and say once if they did not."""
     key = (device, dtype, parameter_dtype)
     if key not in _passed and device not in _faults:
-        fault = find_fault(*key)
-        if fault is None:
+        reason = find_fault(*key)
+        if reason is None:
             _passed.add(key)
         else:
-            _faults[device] = fault
+            _faults[device] = reason
             if asked == 'auto':
                 warnings.warn(
                     f'MegDetSyncBN does without its Triton kernels on '
-                    f'{device}: {fault}. It takes plain operations, as exact '
+                    f'{device}: {reason}. It takes plain operations, as exact '
                     f'and slower. {VARIABLE}=plain asks for them.',
                     stacklevel=2,
                 )

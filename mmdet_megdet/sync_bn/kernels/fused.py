@@ -20,9 +20,10 @@ from .layout import dense, laid_out_as
 Work = tuple[()]
 Saved = tuple[Tensor, Tensor, Tensor]
 
-# Elements of a tile, rows and columns: along a row, and of 64 channels. Four
-# warps hold 8 or 16 of them a thread, two 16-byte loads or four in float32.
-ROW_TILE = (1, 1024)
+# Elements of a tile, rows and columns: along a row, and of 64 channels. In
+# four warps a thread has 16 of them: four 16-byte loads in float32, two in
+# half (on AMD, whose warps are twice as wide, two and one).
+ROW_TILE = (1, 2048)
 COLUMN_TILE = (32, 64)
 # About so many programs, if there are tiles enough: two times what fills the
 # 132 multiprocessors of an H100 with eight each.

@@ -162,6 +162,8 @@ def test_batch_plan():
     assert 'epoch: 40 micro-batches' in finding.text
     finding = only(check(8, Epoch(1280, True)), FAIL)
     assert 'drop_last=True) then leaves out one full batch' in finding.text
+    assert finding.remedy.startswith("Set train_cfg.type='UpdateTrainLoop'")
+    assert levels(check(1, Epoch(1280, True))) == [PASS]
     (finding,) = check(8, Epoch(1280, False))
     assert finding.level == PASS
     cfg.train_dataloader.batch_sampler.drop_last = False
@@ -170,6 +172,21 @@ def test_batch_plan():
     cfg.train_cfg.type = 'UpdateTrainLoop'
     (finding,) = check(8, Epoch(1300, True))
     assert 'epoch: 5 updates, 20 images over' in finding.text
+    finding = only(check(8, Epoch(255, True)), FAIL)
+    assert 'has 255 image(s) to train on, fewer than an update' in finding.text
+    cfg.train_dataloader.num_batch_per_epoch = 16
+    (finding,) = check(8, Epoch(1300, False))
+    assert 'epoch: 2 updates, 0 images' in finding.text
+    finding = only(check(8, Epoch(500, False)), FAIL)
+    assert 'takes 512 images, and the data set has 500' in finding.text
+    cfg.train_cfg.type = 'EpochBasedTrainLoop'
+    (finding,) = check(8, Epoch(1300, False))
+    assert 'epoch: 16 micro-batches' in finding.text
+    cfg.train_dataloader.num_batch_per_epoch = None
+    cfg.train_dataloader.batch_sampler.drop_last = True
+    assert only(check(8, Epoch(24, True)), FAIL).text.endswith('needs (25)')
+    (finding,) = check(8, Epoch(25, False))
+    assert 'epoch: 1 micro-batches' in finding.text
     finding = only(check(6, None), FAIL)
     assert '6 GPU(s) x 4' in finding.text
     assert 'What would run' in finding.remedy
