@@ -67,6 +67,7 @@ def test_later_micro_steps(model, broken):
 def order_of(steps):
     """Hash of the order in which steps call synchronised layers."""
     probe = Probe(nn.ModuleList([MegDetSyncBN(1), MegDetSyncBN(1)]))
+    probe.attach()
     for number, layers in enumerate(steps):
         if number == 1:
             probe.end_first_step()
@@ -74,6 +75,7 @@ def order_of(steps):
             group = (torch.ones(1),) * 3
             moments = torch.zeros(1), torch.zeros(1)
             probe._note(Call(layer, 1, *moments, group))
+    probe.detach()
     vector = encode(probe)
     return decode(vector[None], probe, images_per_gpu=1).ranks[0]['order']
 
