@@ -208,7 +208,6 @@ def iteration_based(work_dir, total, **settings):
         4,
         train_cfg=dict(_delete_=True, by_epoch=False, max_iters=12),
         train_dataloader__sampler__type='InfiniteSampler',
-        param_scheduler=[dict(type='PreciseLinearWarmup', end=10)],
         default_hooks__checkpoint=dict(
             _delete_=True, type='CheckpointHook', by_epoch=False, interval=4
         ),
