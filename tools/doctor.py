@@ -26,6 +26,7 @@ except ModuleNotFoundError as error:
         'install rich'
     )
 
+from checks.kernels import check_kernels
 from checks.limits import (
     check_locked_memory,
     check_open_files,
@@ -198,6 +199,7 @@ def main() -> int:
         report.run('open files', check_open_files)
         report.run('locked memory', check_locked_memory)
         report.run('shared memory', check_shared_memory)
+        report.run('kernels', check_kernels)
         if args.config is not None:
             check_config(report, args)
     return report.close()

@@ -221,14 +221,11 @@ def images_that_fit(args: argparse.Namespace) -> int:
             f'error: not one image fits: {args.memory:g} GB less '
             f'{args.gb_fixed:g} GB are less than {args.gb_per_image:g} GB.'
         )
-    most = fit
-    for images in range(min(fit, args.total_batch), 0, -1):
-        try:
-            make_plan(SetUp(args.nodes, args.gpus, images), args)
-        except recipe.PlanError:
-            continue
-        most = images
-        break
+    world_size = args.nodes * args.gpus
+    most = (
+        recipe.most_images(world_size, fit, args.total_batch, [args.bn_size])
+        or fit
+    )
     print(
         f'{fit} image(s) fit a GPU: ({args.memory:g} GB - {args.gb_fixed:g} '
         f'GB) / {args.gb_per_image:g} GB. The plan is for {most}.'

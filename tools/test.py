@@ -26,6 +26,7 @@ from mmdet_megdet.runtime.cli import (
     require_checkpoint,
     run_tool,
 )
+from mmdet_megdet.upstream.mmengine_names import draw_on_every_rank
 
 
 def parse_args() -> argparse.Namespace:
@@ -103,6 +104,8 @@ def main() -> None:
     join(cfg)
     judge_annotations(cfg, roles=('test',))
     runner = build_runner(cfg)
+    if args.show_dir:
+        draw_on_every_rank(runner.visualizer)
     if args.out:
         runner.test_evaluator.metrics.append(
             DumpDetResults(out_file_path=args.out)

@@ -45,7 +45,7 @@ class PreemptionHook(Hook):
     - A validation is first carried to its end.
     - If a rank has failed or is gone, there is nothing to agree with: a rank
       that got SIGTERM, as torchrun sends it then, ends within seconds with
-      status 1 and says so, even if it waits in a collective. (This needs
+      status 69 and says so, even if it waits in a collective. (This needs
       ``RankWatchHook``.)
     - The dataloaders' workers do not heed a SIGTERM that comes from
       elsewhere than their training process.

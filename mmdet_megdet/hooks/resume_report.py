@@ -12,6 +12,7 @@ from mmengine.registry import HOOKS
 from mmengine.runner import Runner
 
 from ..runtime import resume
+from ..runtime.readable import plain
 from ..upstream.mmengine_names import resumes
 
 
@@ -45,6 +46,7 @@ class ResumeReportHook(Hook):
             return
         # Where they are missing, asking says so: ahead of loading.
         checkpoint['message_hub'], checkpoint['meta']['epoch']
+        _take_equal_metainfo(runner, checkpoint['meta'])
         saved = getattr(checkpoint, 'config_text', None)
         source = getattr(checkpoint, 'source', 'the checkpoint')
         of_config = resume.config_changes(saved or '', runner.cfg.pretty_text)
@@ -62,11 +64,21 @@ class ResumeReportHook(Hook):
         else:
             _warn(
                 f"{source} does not hold the optimizer's state: momenta start "
-                'anew.'
+                "anew, and settings are those of today's config."
             )
         text = resume.report(source, of_state, of_config)
         if text is not None:
             _warn(text)
+
+
+def _take_equal_metainfo(runner: Runner, meta: dict) -> None:
+    """Let metainfo that was made plain be the same as what it was.
+
+    MMEngine compares the bytes of both, and warns.
+    """
+    today = getattr(runner.train_dataloader.dataset, 'metainfo', None)
+    if repr(plain(today)) == repr(meta.get('dataset_meta')):
+        meta['dataset_meta'] = today
 
 
 def _warn(text: str) -> None:

@@ -36,7 +36,7 @@ class SyncBNGroupHook(Hook):
       together the buffers stay as they are, bit for bit.
 
     It runs ahead of ``SyncBuffersHook``, which then averages what is equal
-    already. (Alone that hook would drop the variance between groups.)
+    already.
 
     Args:
         bn_size (int, optional): Overrides the layers' own ``bn_size``. None

@@ -3,7 +3,7 @@
 
 from .encoding import encode
 from .finding import Finding
-from .numbers import Numbers, decode, gather
+from .numbers import Numbers, decode, gather, is_foreign_sync
 from .probe import Probe
 from .record import Record
 from .summary import aggregates, content, summary
@@ -20,6 +20,7 @@ __all__ = [
     'decode',
     'encode',
     'gather',
+    'is_foreign_sync',
     'judge',
     'layer_rows',
     'summary',

@@ -1,5 +1,5 @@
 # Copyright (c) mmdet_megdet contributors. All rights reserved.
-"""``bn_stats.jsonl``: one self-describing object for an iteration, a line."""
+"""Lines of JSON: one self-describing object for an iteration, a line."""
 
 from __future__ import annotations
 
@@ -21,10 +21,16 @@ class Record:
 
     Args:
         folder (Path): Where the file is, or will be.
+        name (str): The file's. Defaults to 'bn_stats.jsonl'.
+        counter (str): Under which name a line has the number of iterations
+            done. Defaults to 'iter'.
     """
 
-    def __init__(self, folder: Path) -> None:
-        self.path = Path(folder) / FILE_NAME
+    def __init__(
+        self, folder: Path, name: str = FILE_NAME, counter: str = 'iter'
+    ) -> None:
+        self.path = Path(folder) / name
+        self._counter = counter
 
     def resume(self, iteration: int) -> None:
         """Keep the lines up to an iteration, from which the run goes on.
@@ -40,7 +46,9 @@ class Record:
             return
         temporary = self.path.with_suffix('.tmp')
         with self.path.open('rb') as old, temporary.open('wb') as new:
-            new.writelines(line for line in old if _keeps(line, iteration))
+            new.writelines(
+                line for line in old if self._keeps(line, iteration)
+            )
         os.replace(temporary, self.path)
 
     def append(self, content: dict[str, Any]) -> None:
@@ -50,12 +58,12 @@ class Record:
         with self.path.open('a', encoding='utf-8') as file:
             file.write(line + '\n')
 
-
-def _keeps(line: bytes, iteration: int) -> bool:
-    try:
-        return line.endswith(b'\n') and json.loads(line)['iter'] <= iteration
-    except (ValueError, KeyError, TypeError):
-        return False
+    def _keeps(self, line: bytes, iteration: int) -> bool:
+        try:
+            done = json.loads(line)[self._counter]
+            return line.endswith(b'\n') and done <= iteration
+        except (ValueError, KeyError, TypeError):
+            return False
 
 
 def _plain(value: Any) -> Any:

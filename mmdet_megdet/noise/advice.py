@@ -1,7 +1,7 @@
 # Copyright (c) mmdet_megdet contributors. All rights reserved.
 """What a gradient noise scale says about batch and learning rate.
 
-Pure arithmetic; batches and noise scales are in images. ``docs/which_batch.md``
+Pure arithmetic; batches and noise scales are in images. `docs/which_batch.md`
 has the derivations, the sources and the limits of each rule.
 """
 

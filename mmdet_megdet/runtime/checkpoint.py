@@ -4,8 +4,8 @@
 Since torch 2.6 ``torch.load`` unpickles tensors and plain containers only,
 unless it is told to trust the file. MMEngine's checkpoints also hold its log
 buffers, so stock MMEngine 0.10.7 cannot read back what it wrote itself.
-Importing this module allows exactly what those buffers consist of, and makes
-MMEngine's loaders say clearly what they refuse.
+Importing this module allows exactly what those consist of (``safe_globals``),
+and makes MMEngine's loaders say clearly what they refuse.
 
 Neither a file's code nor its text ever runs: the configs that a checkpoint
 holds are text, which MMEngine would execute (``Runner.resume`` of a
@@ -34,6 +34,8 @@ from .safe_globals import allowed_globals
 _TRUST_VARIABLE = 'TORCH_FORCE_NO_WEIGHTS_ONLY_LOAD'
 # Under which MMEngine finds texts to execute, in the order of their worth.
 _CONFIG_KEYS = ('cfg', 'config')
+# What a resumed run asks its checkpoint for.
+_OF_TRAINING = ('meta', 'message_hub', 'epoch', 'iter')
 
 
 class CheckpointError(RuntimeError):
@@ -64,8 +66,8 @@ class LoadedCheckpoint(dict):
     """A checkpoint as MMEngine is handed it.
 
     Contract: it holds no stored config under any key that MMEngine reads one
-    from; :attr:`config_text` has it, to be parsed as data. Asking for a key
-    that is missing says that the file cannot be resumed from.
+    from; :attr:`config_text` has it, to be parsed as data. Asking for what
+    only a training's checkpoint has, where it is missing, says so.
 
     Args:
         content (dict): What the file holds, or its ``meta``.
@@ -81,6 +83,8 @@ class LoadedCheckpoint(dict):
             self._metadata = content._metadata
 
     def __missing__(self, key: str) -> None:
+        if key not in _OF_TRAINING:
+            raise KeyError(key)
         raise NotResumableError(
             f'{self.source} cannot be resumed from: it has no {key!r}, which '
             'every checkpoint of a training by MMEngine has. It holds weights '

@@ -26,8 +26,9 @@ from .config import ConfigError, adapt_config
 from .launch import LaunchError, init_distributed
 from .losses import NonFiniteLossError
 from .pictures import DataError
+from .rank_watch import is_collective_error
 from .same_run import check_same_run
-from .termination import Preempted
+from .termination import RANK_LOST_STATUS, Preempted
 
 # Whose messages say all: no traceback.
 _TOLD = (
@@ -184,8 +185,9 @@ def run_tool(main: Callable[[], None]) -> None:
     """Runs a tool's main function and ends the process properly.
 
     A user's mistake is printed as one message, anything else with its
-    traceback; the exit status is then 1. torchrun's closing summary shows
-    the error too. After an error in a distributed run the process exits at
+    traceback; the exit status is then 1, or 69 where the error may be the
+    consequence of another rank's end. torchrun's closing summary shows the
+    error too. After an error in a distributed run the process exits at
     once: an orderly exit waits for collectives that are under way, which the
     other ranks will never join, and the launcher ends those ranks only when
     it sees this one gone. So it does when training was preempted, with the
@@ -205,6 +207,8 @@ def run_tool(main: Callable[[], None]) -> None:
     except (Exception, KeyboardInterrupt) as error:
         traceback.print_exc()
         get_error_handler().record_exception(error)
+        if is_collective_error(error):
+            status = RANK_LOST_STATUS
     else:
         if dist.is_initialized():
             # The runner and its model are in reference cycles and hold the

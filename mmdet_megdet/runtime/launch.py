@@ -14,6 +14,7 @@ import subprocess
 from collections.abc import Mapping
 from datetime import timedelta
 from numbers import Real
+from pathlib import Path
 
 import torch
 import torch.distributed as dist
@@ -23,6 +24,7 @@ from mmengine.device import get_device
 _NODE = re.compile(r'\s*Node \d+ \((?P<name>.+)\), .*: (?P<tasks>[\d ]+)')
 _UNKNOWN_HOST = "cannot tell rank 0's host ({}): set MASTER_ADDR to it."
 _DEFAULT_PORT = '29500'  # torch.distributed's and MMEngine's
+_LAUNCH_ORDER = 'NCCL_LAUNCH_ORDER_IMPLICIT'
 
 
 class LaunchError(RuntimeError):
@@ -33,7 +35,9 @@ def export_rank(launcher: str, port: int | None = None) -> int:
     """Translates a launcher's environment into torch's variables.
 
     Sets RANK, LOCAL_RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT as
-    ``mmengine.dist.init_dist`` does, so that either may do it.
+    ``mmengine.dist.init_dist`` does, so that either may do it. On NVIDIA's
+    GPUs NCCL_LAUNCH_ORDER_IMPLICIT=1 too, where the user has not set it:
+    BatchNorm's collectives run beside DDP's on another communicator.
 
     Args:
         launcher (str): 'none', 'pytorch' (torchrun), 'slurm' or 'mpi'
@@ -82,7 +86,25 @@ def export_rank(launcher: str, port: int | None = None) -> int:
             "let the launcher show all of the machine's GPUs to each "
             'process, or set CUDA_VISIBLE_DEVICES=-1 to run on the CPU.'
         )
+    if gpus and torch.version.cuda is not None:
+        _keep_launch_order()
     return int(env['WORLD_SIZE'])
+
+
+def _keep_launch_order() -> None:
+    """Let NCCL start the kernels of all communicators in the host's order.
+
+    Where they start in another order on another rank, ranks may wait for each
+    other for ever. NCCL before 2.26 does not know the variable.
+    """
+    own = os.environ.get('NCCL_CONF_FILE', Path.home() / '.nccl.conf')
+    for path in map(Path, (own, '/etc/nccl.conf')):
+        # The environment would override what a user has written there.
+        if path.is_file() and _LAUNCH_ORDER in path.read_text(
+            'utf-8', 'replace'
+        ):
+            return
+    os.environ.setdefault(_LAUNCH_ORDER, '1')
 
 
 def init_distributed(launcher: str, dist_cfg: Mapping | None = None) -> int:

@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Iterable, Sized
+from collections.abc import Sized
 from itertools import islice
 from typing import Any
 
@@ -20,39 +20,50 @@ from .config import ConfigError
 _ENDLESS = ('InfiniteSampler', 'MultiSourceSampler')
 
 
-def check_batches(
-    loader: DataLoader, kind: str, endless_is_fine: bool = False
-) -> None:
-    """Refuse a loader that makes no batch, or does not stop making them.
+def check_lengths(loader: DataLoader, kind: str, lengths: list[int]) -> None:
+    """Refuse a loader that makes no batch.
 
     Args:
         loader (DataLoader): The loader of this rank.
         kind (str): Whose it is: 'train', 'val' or 'test'.
-        endless_is_fine (bool): Whether the loop itself stops. Defaults to
-            False.
+        lengths (list[int]): Of the loaders of all ranks. In training each
+            must make a batch, otherwise one of them.
 
     Raises:
-        ConfigError: If it does; on this rank alone.
+        ConfigError: If it makes none.
     """
-    name = f'{kind}_dataloader'
-    if len(loader) == 0:
-        raise ConfigError(
-            f'{name} makes no batch on some rank: the data set has '
-            f'{len(loader.dataset)} image(s) (after filtering), and a batch '
-            f'of a rank takes {_batch_size(loader)}. Check its ann_file and '
-            'filter_cfg, take fewer images per GPU or fewer GPUs, or repeat '
-            'the data set by RepeatDataset.'
-        )
+    if all(lengths) if kind == 'train' else any(lengths):
+        return
+    raise ConfigError(
+        f'{kind}_dataloader makes no batch on rank {lengths.index(0)}: the '
+        f'data set has {len(loader.dataset)} image(s) (after filtering), and '
+        f'a batch of a rank takes {_batch_size(loader)}. Check its ann_file '
+        'and filter_cfg, take fewer images per GPU or fewer GPUs, or repeat '
+        'the data set by RepeatDataset.'
+    )
+
+
+def check_end(loader: DataLoader, kind: str) -> None:
+    """Refuse a loader that does not stop, for a loop that waits for it.
+
+    Args:
+        loader (DataLoader): The loader of this rank.
+        kind (str): Whose it is: 'train', 'val' or 'test'.
+
+    Raises:
+        ConfigError: If it does not; on this rank alone.
+    """
     sampler = _innermost_sampler(loader)
-    if not endless_is_fine and _is_endless(sampler):
-        remedy = f"{name}.sampler=dict(type='DefaultSampler', shuffle=True)"
-        if kind == 'train':
-            remedy += " (or train_cfg.type='IterBasedTrainLoop')"
-        raise ConfigError(
-            f'{name}: {type(sampler).__name__} gives more than the '
-            f'{len(sampler)} it says, without an end, and the loop waits for '
-            f'the end. Set {remedy}.'
-        )
+    if not _is_endless(sampler):
+        return
+    remedy = f"{kind}_dataloader.sampler=dict(type='DefaultSampler')"
+    if kind == 'train':
+        remedy += ", or train_cfg.type='IterBasedTrainLoop'"
+    raise ConfigError(
+        f'{kind}_dataloader: {type(sampler).__name__} gives more than the '
+        f'{len(sampler)} it says, without an end, and the loop waits for the '
+        f'end. Set {remedy}.'
+    )
 
 
 def check_orientations(loader: DataLoader) -> None:
@@ -124,7 +135,7 @@ def _innermost_sampler(loader: DataLoader) -> Any:
 def _is_endless(sampler: Any) -> bool:
     if any(kind.__name__ in _ENDLESS for kind in type(sampler).__mro__):
         return True
-    if not isinstance(sampler, Sized) or not isinstance(sampler, Iterable):
+    if not isinstance(sampler, Sized) or len(sampler) == 0:
         return False
     states = random.getstate(), np.random.get_state(), torch.get_rng_state()
     more = next(islice(sampler, len(sampler), None), None)

@@ -37,6 +37,7 @@ _READ = (
 )
 _NO_EFFECT = re.compile(
     r'\.(num_workers|persistent_workers|pin_memory|prefetch_factor)$'
+    r'|^default_hooks\.(readable_checkpoint|resume_report)\b'
 )
 # Their state is in the checkpoint: what it says is compared, not the config.
 _STATEFUL = re.compile(
@@ -121,11 +122,13 @@ def scheduler_changes(
         CheckpointError: If there are more or fewer: MMEngine would pair them
             by position and leave out the rest.
     """
-    if not isinstance(today, Mapping):
-        saved, today = {'': saved}, {'': today}
+    saved, today = (
+        each if isinstance(each, Mapping) else {'': each}
+        for each in (saved, today)
+    )
     changes = []
-    for name in dict.fromkeys([*today, *(saved or {})]):
-        states = (saved or {}).get(name) or []
+    for name in dict.fromkeys([*today, *saved]):
+        states = saved.get(name) or []
         schedulers = today.get(name) or []
         if len(states) != len(schedulers):
             kinds = ', '.join(type(s).__name__ for s in schedulers) or 'none'

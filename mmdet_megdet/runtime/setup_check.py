@@ -14,7 +14,7 @@ from mmengine.runner import (
 )
 
 from .config import ConfigError
-from .loaders import check_batches, check_orientations
+from .loaders import check_end, check_lengths, check_orientations
 from .schedules import check_schedules
 
 _checked: WeakSet[Runner] = WeakSet()
@@ -38,30 +38,30 @@ def check_setup(runner: Runner) -> None:
     if runner in _checked:
         return
     _checked.add(runner)
-    train = _built(runner, 'train')
-    epochs = isinstance(train, EpochBasedTrainLoop)
+    loops = {kind: _built(runner, kind) for kind in ('train', 'val', 'test')}
+    loops = {kind: loop for kind, loop in loops.items() if loop is not None}
+    train = loops.get('train')
     try:
         if train is not None:
             _check_length(train)
             if runner.val_loop is not None:
                 _check_validation(train)
-            endless_is_fine = isinstance(train, IterBasedTrainLoop)
-            check_batches(train.dataloader, 'train', endless_is_fine)
             check_schedules(runner)
-        for kind in ('val', 'test'):
-            loop = _built(runner, kind)
-            if loop is not None:
-                check_batches(loop.dataloader, kind)
-        mine = None, len(train.dataloader) if epochs else None
-    except ConfigError as error:
-        mine = str(error), None
-    by_rank = all_gather_object(mine)
-    for error, _ in by_rank:
-        if error is not None:
-            raise ConfigError(error)
-    if epochs and runner.world_size > 1:
-        _check_same_lengths([length for _, length in by_rank])
-        check_orientations(train.dataloader)
+        for kind, loop in loops.items():
+            if not isinstance(loop, IterBasedTrainLoop):
+                check_end(loop.dataloader, kind)
+        error = None
+    except ConfigError as problem:
+        error = str(problem)
+    for found in all_gather_object(error):
+        if found is not None:
+            raise ConfigError(found)
+    for kind, loop in loops.items():
+        lengths = all_gather_object(len(loop.dataloader))
+        check_lengths(loop.dataloader, kind, lengths)
+        if isinstance(loop, EpochBasedTrainLoop) and len(lengths) > 1:
+            _check_same_lengths(lengths)
+            check_orientations(loop.dataloader)
 
 
 def _built(runner: Runner, kind: str) -> BaseLoop | None:

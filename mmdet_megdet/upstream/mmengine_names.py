@@ -5,12 +5,15 @@ from __future__ import annotations
 
 import gc
 from collections.abc import Iterator
+from inspect import getattr_static
 from types import FunctionType
 from typing import Any
 
+from mmengine.dist import master_only
 from mmengine.optim import BaseOptimWrapper, OptimWrapper, _ParamScheduler
 from mmengine.optim.scheduler import OneCycleParamScheduler
 from mmengine.runner import Runner
+from mmengine.visualization import Visualizer
 from torch.optim import Optimizer
 from torch.utils.data import DataLoader
 
@@ -73,6 +76,34 @@ def schedulers_of(
         if issubclass(type(thing), _ParamScheduler)
         and _bare(getattr(thing, 'optimizer', None)) is _bare(optimizer)
     ]
+
+
+def draw_on_every_rank(visualizer: Visualizer) -> None:
+    """Let a visualizer draw on this rank, whichever that is.
+
+    MMEngine and mmdet decorate what draws so that it does nothing, without a
+    word, anywhere but on rank 0, whose images are a part of them all.
+    """
+    cls = type(visualizer)
+    undecorated = {}
+    for name in dir(cls):
+        found = getattr_static(cls, name)
+        if isinstance(found, property):
+            parts = _on_every_rank(found.fget), _on_every_rank(found.fset)
+            undecorated[name] = property(*parts)
+        elif _on_every_rank(found) is not found:
+            undecorated[name] = _on_every_rank(found)
+    visualizer.__class__ = type(cls)(cls.__name__, (cls,), undecorated)
+
+
+def _on_every_rank(function: Any) -> Any:
+    while getattr(function, '__code__', None) is _ONLY_ON_RANK_0:
+        function = function.__wrapped__
+    return function
+
+
+# Of all that master_only decorates.
+_ONLY_ON_RANK_0 = master_only(lambda: None).__code__
 
 
 def _bare(

@@ -69,7 +69,7 @@ def test_full_disk(small_disk, tmp_path):
     )
     outcome = training.finish()
     record('disk full', outcome)
-    assert outcome.statuses == [1, 1]
+    assert outcome.statuses == [1, 69]
     log = outcome.logs[0]
     path = saved.with_name('epoch_2.pth')
     assert f'error: cannot write {path} (' in log

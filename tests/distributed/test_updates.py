@@ -37,6 +37,29 @@ STOCK = {
     'train_dataloader.batch_sampler': None,
     'default_hooks.checkpoint.interval': 3,
 }
+# mmdet's own head, which divides by a rank's count of positive anchors.
+RETINA = {
+    'train_cfg.max_updates': 3,
+    'default_hooks.checkpoint.interval': 3,
+    'model.bbox_head': dict(
+        _delete_=True,
+        type='RetinaHead',
+        num_classes=5,
+        in_channels=8,
+        feat_channels=8,
+        stacked_convs=1,
+        anchor_generator=dict(
+            type='AnchorGenerator', scales=[4], ratios=[1.0], strides=[4, 8]
+        ),
+        loss_bbox=dict(type='L1Loss'),
+    ),
+    'model.train_cfg': dict(
+        assigner=dict(type='MaxIoUAssigner', pos_iou_thr=0.5, neg_iou_thr=0.4),
+        sampler=dict(type='PseudoSampler'),
+        allowed_border=-1,
+        pos_weight=-1,
+    ),
+}
 
 
 @pytest.fixture(scope='module')
@@ -201,3 +224,23 @@ def test_stock_parts_do_no_such_thing(data, tmp_path, reference, split):
     run = Run(tmp_path, split)
     difference = run.losses / reference.losses[: len(run.losses)] - 1
     assert difference.abs().min() > 1e-3
+
+
+@pytest.mark.parametrize('split', [(2, 2), (4, 2)])
+def test_losses_normalised_by_unit(data, tmp_path, split):
+    """One rank with four images divides by their count without the hook."""
+    losses = {}
+    for name, run_split, hook in [
+        ('one', REFERENCE, None),
+        ('stock', split, None),
+        ('units', split, dict(type='UnitLossHook')),
+    ]:
+        folder = tmp_path / name
+        folder.mkdir()
+        options = RETINA | {'default_hooks.unit_loss': hook}
+        train_ranks(data, folder, run_split, **options)
+        losses[name] = Run(folder, run_split).losses
+    difference = {k: (v / losses['one'] - 1).abs() for k, v in losses.items()}
+    # mmdet adds float32's eps to the count.
+    assert difference['units'].max() < 1e-6
+    assert difference['stock'][0] > 1e-3

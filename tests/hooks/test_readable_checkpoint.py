@@ -11,6 +11,7 @@ from mmengine.registry import HOOKS
 
 from mmdet_megdet.runtime import CheckpointError
 from tests.data.faults_run import train
+from tests.data.tiny_run import log_of
 from tests.data.tiny_task import TinyPictures
 
 ONE_CYCLE = [
@@ -40,6 +41,8 @@ def test_a_run_goes_on_from_what_it_wrote(tmp_path, monkeypatch, atomic):
     assert type(saved['meta']['dataset_meta']['parts'][0]) is dict
     path = str(tmp_path / 'once' / 'epoch_1.pth')
     train(tmp_path / 'resumed', resume=True, load_from=path, **settings)
+    log = log_of(tmp_path / 'resumed')
+    assert 'metainfo from the resumed checkpoint is' not in log
     ends = [
         torch.load(tmp_path / name / 'epoch_3.pth')
         for name in ('once', 'resumed')

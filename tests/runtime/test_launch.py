@@ -186,6 +186,31 @@ def test_more_ranks_than_gpus(env, monkeypatch):
     assert export_rank('pytorch') == 8
 
 
+@pytest.mark.parametrize(
+    ('cuda', 'gpus', 'own', 'file', 'expected'),
+    [
+        ('13.0', 8, None, '', '1'),
+        ('13.0', 8, '0', '', '0'),
+        ('13.0', 8, None, 'NCCL_LAUNCH_ORDER_IMPLICIT=0', None),
+        ('13.0', 0, None, '', None),  # CPUs
+        (None, 8, None, '', None),  # ROCm
+    ],
+)
+def test_launch_order(
+    env, monkeypatch, tmp_path, cuda, gpus, own, file, expected
+):
+    monkeypatch.setattr(torch.cuda, 'device_count', lambda: gpus)
+    monkeypatch.setattr(torch.version, 'cuda', cuda)
+    (tmp_path / 'nccl.conf').write_text(file)
+    name = 'NCCL_LAUNCH_ORDER_IMPLICIT'
+    monkeypatch.setenv(name, own or 'to be taken back')
+    if own is None:
+        monkeypatch.delenv(name)
+    env(**ALONE, NCCL_CONF_FILE=str(tmp_path / 'nccl.conf'))
+    export_rank('pytorch')
+    assert os.environ.get(name) == expected
+
+
 @pytest.mark.skipif(torch.cuda.is_available(), reason='needs no GPU')
 @pytest.mark.parametrize(
     ('timeout', 'expected'),

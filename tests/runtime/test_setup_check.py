@@ -177,6 +177,14 @@ def test_a_warmup_without_an_end(tmp_path, configs):
     check_warmup_ends([STEP, dict(type='PreciseLinearWarmup', end=9)])
 
 
+def test_one_rank_may_have_nothing_to_validate():
+    loader = DataLoader(range(1), batch_size=1)
+    loaders.check_lengths(loader, 'val', [1, 0])
+    for kind, lengths in (('train', [1, 0]), ('test', [0, 0])):
+        with pytest.raises(ConfigError, match=f'{kind}_dataloader makes no'):
+            loaders.check_lengths(loader, kind, lengths)
+
+
 def test_ranks_with_different_numbers_of_batches():
     _check_same_lengths([4, 4])
     with pytest.raises(ConfigError, match=r'4 on rank 0, 3 on rank 1.*round'):
@@ -227,5 +235,5 @@ def test_what_is_drawn_for_the_check_is_put_back():
     np.random.seed(3)
     before = np.random.rand(2)
     np.random.seed(3)
-    loaders.check_batches(loader, 'train')
+    loaders.check_end(loader, 'train')
     assert (np.random.rand(2) == before).all()

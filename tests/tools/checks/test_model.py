@@ -162,6 +162,8 @@ def test_batch_plan():
     assert 'epoch: 40 micro-batches' in finding.text
     finding = only(check(8, Epoch(1280, True)), FAIL)
     assert 'drop_last=True) then leaves out one full batch' in finding.text
+    assert finding.remedy.startswith("Set train_cfg.type='UpdateTrainLoop'")
+    assert levels(check(1, Epoch(1280, True))) == [PASS]
     (finding,) = check(8, Epoch(1280, False))
     assert finding.level == PASS
     cfg.train_dataloader.batch_sampler.drop_last = False

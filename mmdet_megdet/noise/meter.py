@@ -1,0 +1,236 @@
+# Copyright (c) mmdet_megdet contributors. All rights reserved.
+"""What an update's gradients say, listened to while training makes them."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
+from functools import partial
+from typing import Any, NamedTuple
+
+import torch
+import torch.distributed as dist
+from mmengine.optim import OptimWrapper
+from torch import Tensor, nn
+
+from ..sync_bn.groups import bn_group, world_size
+from .estimator import Moments, from_parts
+from .parts import TOTAL
+from .sketch import Sketch, widened
+
+
+class Split(NamedTuple):
+    """What of an update is independent: BN groups in micro-steps.
+
+    Attributes:
+        micro_steps: Micro-steps of an update.
+        ranks: Consecutive ranks in a BN group.
+        images: Images of an update.
+    """
+
+    micro_steps: int
+    ranks: int
+    images: int
+
+    @property
+    def groups(self) -> int:
+        """BN groups in a micro-step."""
+        return world_size() // self.ranks
+
+    @property
+    def part_images(self) -> int:
+        """Images of a BN group in a micro-step."""
+        return self.images // (self.groups * self.micro_steps)
+
+
+class ManyPiecesError(RuntimeError):
+    """A parameter's gradient came in several pieces in one micro-step."""
+
+
+class GradientMeter:
+    """Listens to the gradients of one update at a time.
+
+    Contract:
+
+    - Between :meth:`attach` and :meth:`detach` there are tensor hooks on the
+      parameters and a method in the place of ``optim_wrapper.step``; outside
+      of the two, nothing. It changes no gradient.
+    - The hooks see a micro-step's own gradient, ahead of accumulation and of
+      DDP's reduction. Of a BN group of one rank they take the square.
+    - A BN group of several ranks has the mean of its ranks' gradients, whose
+      square is not theirs: those are coupled by the statistics. There each
+      rank takes a sketch (:class:`Sketch`), and sketches add up.
+    - The update's own gradient is looked at when the optimizer's step
+      begins: after DDP, ahead of clipping.
+    - Under mixed precision gradients are divided by the loss scale.
+    - :meth:`measure` is a collective: one all-reduce, on BatchNorm's group
+      of all ranks, of two numbers for each part of the model and one more;
+      and of all sketches, where there are any.
+
+    Args:
+        parts (Mapping[str, Sequence[nn.Parameter]]): Parameters by part.
+        split (Split): What is independent: at least two BN groups in
+            micro-steps.
+    """
+
+    def __init__(
+        self, parts: Mapping[str, Sequence[nn.Parameter]], split: Split
+    ) -> None:
+        self._parts = {name: [*found] for name, found in parts.items()}
+        self._device = next(
+            p.device for ps in self._parts.values() for p in ps
+        )
+        self.split = split
+        self._attached = ExitStack()
+
+    def attach(self, wrapper: OptimWrapper, update: int) -> None:
+        """Begin to listen to an update.
+
+        Args:
+            wrapper (OptimWrapper): That makes it.
+            update (int): Its number, the same on all ranks.
+        """
+        self._wrapper = wrapper
+        self._micro_step = -1
+        self._seen: set[nn.Parameter] = set()
+        self._in_pieces = self._stepped = False
+        self._own = {name: [] for name in self._parts}
+        self._whole = {name: [] for name in self._parts}
+        self._sketches = [
+            Sketch(parameters, self.split.micro_steps, seed)
+            for seed, parameters in enumerate(
+                self._parts.values(), update * len(self._parts)
+            )
+            if self.split.ranks > 1
+        ]
+        for index, (name, parameters) in enumerate(self._parts.items()):
+            for parameter in parameters:
+                if parameter.requires_grad:
+                    look = partial(self._look, index, name, parameter)
+                    handle = parameter.register_hook(look)
+                    self._attached.callback(handle.remove)
+        own = vars(wrapper).get('step')
+        self._attached.callback(_put_back, wrapper, own)
+        wrapper.step = partial(self._step, wrapper.step)
+
+    def begin_micro_step(self) -> None:
+        """Begin a micro-step."""
+        self._micro_step += 1
+        self._seen.clear()
+
+    def detach(self) -> None:
+        """Stop listening; without :meth:`attach` before, do nothing."""
+        self._attached.close()
+
+    def measure(self) -> dict[str, Moments] | None:
+        """Return the moments of each part and of the total.
+
+        They are the same on all ranks. A collective, behind :meth:`detach`.
+
+        Returns:
+            dict[str, Moments] or None: None where the optimizer has made no
+            step, or numbers are not finite, as when a gradient overflows in
+            mixed precision.
+
+        Raises:
+            ManyPiecesError: On every rank, if gradients came in pieces.
+        """
+        if not self._stepped:
+            return None
+        flag = torch.tensor([self._in_pieces]).to(self._device)
+        numbers = [_sums(self._own), _sums(self._whole), flag]
+        numbers = torch.cat([n.double().to(self._device) for n in numbers])
+        sketches = self._in_its_place()
+        group = bn_group(None, self._device)
+        if group is not None:
+            sent = torch.cat([numbers, sketches.flatten()])
+            dist.all_reduce(sent, group=group)
+            numbers, rest = sent.tensor_split([len(numbers)])
+            sketches = rest.view_as(sketches)
+        # Of each part of the model, over BN groups and micro-steps.
+        squares = (sketches / self.split.ranks).square().sum((0, 2, 3))
+        *numbers, in_pieces = numbers.tolist()
+        own, whole = numbers[: len(self._parts)], numbers[len(self._parts) :]
+        if self._sketches:
+            own = squares.tolist()
+        self._own, self._whole, self._sketches = {}, {}, []
+        if in_pieces:
+            raise ManyPiecesError
+        found = {
+            name: self._moments(*pair)
+            for name, *pair in zip(self._parts, own, whole, strict=True)
+        }
+        total = Moments(*map(sum, zip(*found.values(), strict=True)))
+        if not all(map(math.isfinite, total)):
+            return None
+        return {TOTAL: total, **found}
+
+    def _look(
+        self, index: int, name: str, parameter: nn.Parameter, grad: Tensor
+    ) -> None:
+        """The tensor hook."""
+        if parameter in self._seen:
+            self._in_pieces = True
+        self._seen.add(parameter)
+        if self.split.ranks == 1:
+            self._own[name].append(_square(grad))
+        else:
+            self._sketches[index].add(self._micro_step, parameter, grad)
+
+    def _step(self, step: Any, *args, **kwargs) -> None:
+        """In the place of the wrapper's ``step``."""
+        for name, parameters in self._parts.items():
+            self._whole[name] = [
+                _square(p.grad) for p in parameters if p.grad is not None
+            ]
+        self._stepped = True
+        scaler = getattr(self._wrapper, 'loss_scaler', None)
+        self._scale = 1.0 if scaler is None else scaler.get_scale()
+        step(*args, **kwargs)
+
+    def _in_its_place(self) -> Tensor:
+        """Sketches by BN group, part, micro-step; empty where there are none.
+
+        Only those of this rank's group are not 0.
+        """
+        if not self._sketches:
+            return torch.zeros(1, 1, 1, 0, device=self._device)
+        own = torch.stack([s.values for s in self._sketches])
+        placed = own.new_zeros(self.split.groups, *own.shape)
+        rank = dist.get_rank() if dist.is_initialized() else 0
+        placed[rank // self.split.ranks] = own
+        return placed
+
+    def _moments(self, own: float, whole: float) -> Moments:
+        """The moments from sums over all ranks."""
+        steps = self.split.micro_steps
+        # The wrapper divides each micro-step's loss by their number.
+        own *= (steps / self._scale) ** 2
+        whole /= world_size() * self._scale**2
+        parts = steps * self.split.groups
+        return from_parts(own, parts, whole, self.split.images)
+
+
+def _put_back(wrapper: OptimWrapper, own: Any) -> None:
+    if own is None:
+        # The class's method comes to the fore again.
+        vars(wrapper).pop('step', None)
+    else:
+        wrapper.step = own
+
+
+def _square(grad: Tensor) -> Tensor:
+    """The squared norm, in float32 or wider."""
+    flat = widened(grad)
+    return torch.dot(flat, flat)
+
+
+def _sums(squares: Mapping[str, Sequence[Tensor]]) -> Tensor:
+    none = [torch.zeros((), dtype=torch.float64)]
+    return torch.stack(
+        [
+            torch.stack([x.double() for x in found or none]).sum().cpu()
+            for found in squares.values()
+        ]
+    )

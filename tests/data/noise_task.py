@@ -1,0 +1,89 @@
+# Copyright (c) mmdet_megdet contributors. All rights reserved.
+"""A task whose gradient noise scale is known: finding the mean of points.
+
+A loss of ``|w - x|^2 / 2`` has the gradient ``w - x``: its noise is the
+points' variance, whatever the weights.
+"""
+
+from __future__ import annotations
+
+import torch
+from mmengine.model import BaseModel
+from mmengine.registry import DATASETS, MODELS
+from torch import Tensor, nn
+from torch.utils.data import Dataset
+
+from mmdet_megdet.sync_bn import MegDetSyncBN
+
+SIZES = dict(first=6, second=3)
+# Standard deviations of the points in each part, and their means.
+DEVIATIONS = dict(first=2.0, second=0.5)
+MEANS = dict(first=1.0, second=0.3)
+
+
+def points(count: int, seed: int = 0) -> Tensor:
+    """Points, ``(count, 9)``, in float64."""
+    generator = torch.Generator().manual_seed(seed)
+    parts = [
+        MEANS[name]
+        + DEVIATIONS[name]
+        * torch.randn(count, size, generator=generator, dtype=torch.float64)
+        for name, size in SIZES.items()
+    ]
+    return torch.cat(parts, 1)
+
+
+@DATASETS.register_module()
+class Points(Dataset):
+    """Points to be met.
+
+    Args:
+        length (int): Their number.
+        missing (bool): Whether an eighth lacks the second part. Defaults to
+            True.
+    """
+
+    metainfo = dict(classes=('point',))
+
+    def __init__(self, length: int, missing: bool = True) -> None:
+        self.points = points(length, seed=5)
+        if missing:
+            self.points[: length // 8, SIZES['first'] :] = torch.nan
+
+    def __len__(self) -> int:
+        return len(self.points)
+
+    def __getitem__(self, index: int) -> dict:
+        return dict(inputs=self.points[index])
+
+
+class Part(nn.Module):
+    """Some of the weights."""
+
+    def __init__(self, size: int) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.zeros(size, dtype=torch.float64))
+
+
+@MODELS.register_module()
+class MeanFinder(BaseModel):
+    """Weights that go to the points' mean, in two parts.
+
+    The norm layer is called by nobody: it says how many ranks are a BN
+    group. Of points that are NaN in the second part only the first is used.
+    """
+
+    def __init__(self, bn_size: int | None = None, frozen: bool = False):
+        super().__init__()
+        self.first, self.second = map(Part, SIZES.values())
+        self.norm = MegDetSyncBN(1, affine=False, bn_size=bn_size)
+        self.requires_grad_(not frozen)
+
+    def forward(self, inputs: Tensor, mode: str = 'loss') -> dict:
+        first, second = inputs.split(list(SIZES.values()), 1)
+        loss = ((self.first.weight - first) ** 2).sum(1).mean() / 2
+        if not second.isnan().any():
+            loss = (
+                loss + ((self.second.weight - second) ** 2).sum(1).mean() / 2
+            )
+        return dict(loss=loss)

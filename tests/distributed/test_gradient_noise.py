@@ -1,0 +1,126 @@
+# Copyright (c) mmdet_megdet contributors. All rights reserved.
+"""The moments of an update on several ranks, against their definition."""
+
+from __future__ import annotations
+
+from contextlib import nullcontext
+from itertools import combinations, product
+
+import numpy as np
+import pytest
+import torch
+import torch.distributed as dist
+from mmengine.optim import OptimWrapper
+from torch.nn.parallel import DistributedDataParallel
+
+from mmdet_megdet.noise import GradientMeter, ManyPiecesError, Split, parts_of
+from tests.data.noise_task import SIZES, MeanFinder, points
+from tests.distributed.ranks import run_ranks
+from tests.hooks.test_total_batch import AmpOnCPU
+
+IMAGES = 2  # a rank has at once
+KINDS = ('plain', 'amp', 'uneven', 'frozen')
+
+
+def update(kind, micro_steps, world_size):
+    """Points of an update, (micro-steps, ranks, images, 9)."""
+    count = micro_steps * world_size * IMAGES
+    drawn = points(count, seed=micro_steps)
+    drawn = drawn.reshape(micro_steps, world_size, IMAGES, -1)
+    if kind == 'uneven':
+        # The last micro-step of the last rank does not use the second part,
+        # nor does rank 0's first.
+        drawn[-1, -1, :, SIZES['first'] :] = torch.nan
+        drawn[0, 0, :, SIZES['first'] :] = torch.nan
+    return drawn
+
+
+def measure(rank, world_size):
+    """Moments for each kind of training, micro-steps and ranks in a group."""
+    found = {}
+    for kind, steps in product(KINDS, (1, 2, 3)):
+        for ranks in [r for r in (1, 2, 4) if world_size % r == 0]:
+            if steps == 1 and ranks == world_size:
+                continue
+            model = MeanFinder()
+            if kind == 'frozen':
+                model.second.requires_grad_(False)
+            wrapped = model
+            if dist.is_initialized():
+                wrapped = DistributedDataParallel(
+                    model, find_unused_parameters=kind == 'uneven'
+                )
+            wrapper = (AmpOnCPU if kind == 'amp' else OptimWrapper)(
+                optimizer=torch.optim.SGD(model.parameters(), lr=0.5),
+                accumulative_counts=steps,
+                clip_grad=dict(max_norm=0.01),
+            )
+            points_ = update(kind, steps, world_size)
+            split = Split(steps, ranks, steps * world_size * IMAGES)
+            meter = GradientMeter(parts_of(wrapped), split)
+            meter.attach(wrapper, steps)
+            for step in range(steps):
+                meter.begin_micro_step()
+                with wrapper.optim_context(wrapped):
+                    loss = wrapped(points_[step, rank])['loss']
+                wrapper.update_params(loss)
+            meter.detach()
+            assert 'step' not in vars(wrapper)
+            assert not any(p._backward_hooks for p in model.parameters())
+            found[kind, steps, ranks] = meter.measure()
+    return found
+
+
+def expected(kind, steps, ranks, world_size):
+    """By pairs of independent parts, in float64."""
+    # Weights are 0.
+    gradients = -update(kind, steps, world_size).mean(2).nan_to_num().numpy()
+    images = steps * world_size * IMAGES
+    moments, begin = {}, 0
+    for name, size in SIZES.items():
+        part = gradients[..., begin : begin + size]
+        begin += size
+        if kind == 'frozen' and name == 'second':
+            continue
+        independent = part.reshape(-1, ranks, size).mean(1)
+        pairs = [a @ b for a, b in combinations(independent, 2)]
+        g2, whole = np.mean(pairs), (part.mean((0, 1)) ** 2).sum()
+        moments[name] = g2, images * (whole - g2)
+    return dict(
+        total=tuple(map(sum, zip(*moments.values(), strict=False))), **moments
+    )
+
+
+@pytest.mark.parametrize('world_size', [1, 2, 4])
+def test_moments_in_every_grouping(world_size):
+    if world_size == 1:
+        by_rank = [measure(0, 1)]
+    else:
+        by_rank = run_ranks(measure, world_size)
+    assert len(by_rank[0]) == len(KINDS) * {1: 2, 2: 5, 4: 8}[world_size]
+    for (kind, steps, ranks), found in by_rank[0].items():
+        right = expected(kind, steps, ranks, world_size)
+        assert found.keys() == right.keys()
+        for name in right:
+            assert np.allclose(found[name], right[name], 1e-10, 1e-12), (
+                kind, steps, ranks, name, found[name], right[name],
+            )  # fmt: skip
+    assert all(other == by_rank[0] for other in by_rank)
+
+
+def test_a_gradient_in_pieces_is_noticed():
+    model = MeanFinder()
+    wrapper = OptimWrapper(torch.optim.SGD(model.parameters(), lr=0.1))
+    for pieces, context in (
+        (1, nullcontext()),
+        (2, pytest.raises(ManyPiecesError)),
+    ):
+        meter = GradientMeter(parts_of(model), Split(2, 1, 4))
+        meter.attach(wrapper, 0)
+        meter.begin_micro_step()
+        for _ in range(pieces):
+            model(points(2))['loss'].backward()
+        wrapper.step()
+        meter.detach()
+        with context:
+            meter.measure()

@@ -1,0 +1,243 @@
+# Copyright (c) mmdet_megdet contributors. All rights reserved.
+"""The noise scale through the stock Runner, on one process.
+
+An update is 8 points, and an epoch 12 updates. (Several ranks:
+tests/distributed/test_gradient_noise.py.)
+"""
+
+from __future__ import annotations
+
+from itertools import combinations
+
+import numpy as np
+import pytest
+import torch
+from mmengine.hooks import Hook
+from mmengine.registry import HOOKS
+
+from mmdet_megdet.hooks import GradientNoiseHook
+from mmdet_megdet.noise import read_records
+from mmdet_megdet.runtime import ConfigError
+from mmdet_megdet.updates import SkipUpdate
+from tests.data.noise_run import noise_config, train_on_points
+from tests.data.noise_task import DEVIATIONS, MEANS, SIZES
+from tests.data.tiny_run import log_of
+from tests.hooks.test_total_batch import AmpOnCPU  # noqa: F401
+
+
+@HOOKS.register_module(force=True)
+class SkipSomeUpdates(Hook):
+    """Leaves the second update out, and the third have no finite gradient."""
+
+    def before_micro_step(self, runner, index, data_batch):
+        if runner.iter == 1 and index == 1:
+            runner.model.register_forward_pre_hook(self.skip)
+        if runner.iter == 2:
+            data_batch['inputs'].fill_(torch.inf)
+
+    def skip(self, model, inputs):
+        model._forward_pre_hooks.clear()
+        raise SkipUpdate
+
+
+@pytest.fixture
+def train(tmp_path):
+    def run(**settings):
+        return train_on_points(noise_config(tmp_path, **settings))
+
+    return run
+
+
+def saved(folder, epoch):
+    """A checkpoint's measurements."""
+    path = folder / f'epoch_{epoch}.pth'
+    return torch.load(path)['gradient_noise']['measurements']
+
+
+def restated(runner, recorder, epoch, index, images):
+    """An update's moments by part, from its points and weights."""
+    loop = runner.train_loop
+    row = loop.dataloader.batch_sampler.layout(epoch)[index]
+    found = loop.dataloader.dataset.points[row].reshape(-1, images, 9)
+    weights = recorder.weights[epoch * 12 + index]
+    moments, begin = {}, 0
+    for name, size in SIZES.items():
+        here = slice(begin, begin + size)
+        begin += size
+        # Where one of a micro-step's images lacks the part, it has none.
+        parts = (weights[here] - found[..., here].mean(1)).nan_to_num()
+        g2 = np.mean([float(a @ b) for a, b in combinations(parts, 2)])
+        whole = float((parts.mean(0) ** 2).sum())
+        moments[name] = g2, 8 * (whole - g2)
+    total = map(sum, zip(*moments.values(), strict=True))
+    return dict(total=tuple(total), **moments)
+
+
+@pytest.mark.parametrize(
+    ('images', 'settings'),
+    [
+        (2, dict(optim_wrapper__clip_grad=dict(max_norm=0.01))),
+        (4, dict(optim_wrapper__type='AmpOnCPU')),
+        (1, dict(default_hooks__sync_bn_group__bn_size=1)),
+    ],
+)
+def test_measurements_against_their_definition(
+    train, tmp_path, images, settings
+):
+    runner, recorder = train(
+        train_cfg__max_epochs=2,
+        train_dataloader__batch_size=images,
+        default_hooks__checkpoint__interval=2,
+        **settings,
+    )
+    measurements, records = saved(tmp_path, 2), read_records(tmp_path)
+    assert [r['update'] for r in records] == list(range(1, 25))
+    for update, (exact, record) in enumerate(
+        zip(measurements, records, strict=True)
+    ):
+        right = restated(runner, recorder, *divmod(update, 12), images)
+        assert exact.keys() == record['parts'].keys() == right.keys()
+        for name, moments in right.items():
+            assert np.allclose(exact[name], moments, 1e-10, 1e-12), name
+            assert np.allclose(
+                [record['parts'][name][key] for key in ('g2', 's')],
+                moments,
+                1e-5,
+            )
+    assert records[-1] == dict(
+        version=1,
+        update=24,
+        epoch=2,
+        total_batch_size=8,
+        lr=0.1,
+        parts=records[-1]['parts'],
+        groups=1,
+        micro_steps=8 // images,
+        part_images=images,
+    )
+
+
+def test_the_truth_is_in_the_interval(train, tmp_path):
+    """Weights that stay at 0, and points that come once.
+
+    So the noise scale is ``sum s^2 / |m|^2``.
+    """
+    runner, _ = train(
+        optim_wrapper__optimizer__lr=0.0,
+        train_dataloader__dataset=dict(length=768, missing=False),
+        default_hooks__gradient_noise__decay=0.999,
+    )
+    (hook,) = [h for h in runner.hooks if isinstance(h, GradientNoiseHook)]
+    scales = hook.latest
+    truth = {name: (DEVIATIONS[name] / MEANS[name]) ** 2 for name in SIZES}
+    weights = [SIZES[name] * MEANS[name] ** 2 for name in SIZES]
+    truth['total'] = np.average([*truth.values()], weights=weights)
+    for name, value in truth.items():
+        assert scales[name].low < value < scales[name].high < 2 * value
+        assert scales[name].measurements == 96
+    log = log_of(tmp_path)
+    assert 'around update 96, lr 0, in images (95 % interval; 96 m' in log
+    assert f'total {scales["total"]}; first {scales["first"]}, ' in log
+
+
+def test_between_looks_nothing_is_attached_and_nothing_changes(
+    train, tmp_path
+):
+    _, plain = train(default_hooks__gradient_noise=None)
+    runner, watched = train(default_hooks__gradient_noise__interval=5)
+    assert [i for i, hooked in enumerate(watched.hooked, 1) if hooked] == [
+        5,
+        10,
+    ]
+    assert torch.equal(watched.last, plain.last)
+    assert [r['update'] for r in read_records(tmp_path)] == [5, 10]
+    assert not any(p._backward_hooks for p in runner.model.parameters())
+    assert 'step' not in vars(runner.optim_wrapper)
+
+
+def test_updates_without_a_step_or_a_number_are_left_out(train, tmp_path):
+    train(
+        custom_hooks=[
+            dict(type=n) for n in ('WeightRecorder', 'SkipSomeUpdates')
+        ],
+        optim_wrapper__type='AmpOnCPU',
+    )
+    updates = [r['update'] for r in read_records(tmp_path)]
+    assert updates == [1, *range(4, 13)]
+
+
+@pytest.mark.parametrize('images', [2, 4])
+def test_resuming_goes_on(tmp_path, images):
+    """Bit for bit, and on other hardware from what there was."""
+    settings = dict(default_hooks__checkpoint__interval=1)
+    whole = noise_config(
+        tmp_path / 'whole', train_cfg__max_epochs=2, **settings
+    )
+    train_on_points(whole)
+    began = noise_config(tmp_path / 'parts', **settings)
+    train_on_points(began)
+    train_on_points(
+        noise_config(
+            tmp_path / 'parts',
+            train_cfg__max_epochs=2,
+            train_dataloader__batch_size=images,
+            resume=True,
+            load_from=str(tmp_path / 'parts' / 'epoch_1.pth'),
+            **settings,
+        )
+    )
+    undisturbed, resumed = (
+        saved(tmp_path / name, 2) for name in ('whole', 'parts')
+    )
+    assert len(resumed) == 24
+    assert resumed[:12] == undisturbed[:12]
+    assert (resumed == undisturbed) == (images == 2)
+    records = read_records(tmp_path / 'parts')
+    assert [r['micro_steps'] for r in records] == [4] * 12 + [8 // images] * 12
+
+
+def test_weights_alone_begin_anew(train, tmp_path):
+    train(default_hooks__checkpoint__interval=1)
+    train(
+        default_hooks__checkpoint__interval=1,
+        load_from=str(tmp_path / 'epoch_1.pth'),
+    )
+    assert len(saved(tmp_path, 1)) == len(read_records(tmp_path)) == 12
+
+
+@pytest.mark.parametrize(
+    ('settings', 'message'),
+    [
+        (
+            dict(train_dataloader__batch_size=8),
+            'an update of 8 images is one BN group in one micro-step (1 ranks '
+            'x 8 images), and ranks within a BN group are not independent. '
+            'What would do: --images-per-gpu 4, with a BN size of at most 4, '
+            'which makes more micro-steps; or a larger total batch',
+        ),
+        (
+            dict(
+                train_cfg=dict(
+                    _delete_=True, type='EpochBasedTrainLoop', max_epochs=1
+                ),
+                train_dataloader__batch_sampler=None,
+            ),
+            'under EpochBasedTrainLoop an iteration need not be one. Set '
+            "train_cfg.type='UpdateTrainLoop'",
+        ),
+        (
+            dict(custom_hooks=[dict(type='GradientNoiseHook')]),
+            'several GradientNoiseHooks',
+        ),
+        (
+            dict(model__frozen=True),
+            'no parameter that is trained',
+        ),
+        (dict(default_hooks__gradient_noise__interval=0), 'interval=0 must'),
+        (dict(default_hooks__gradient_noise__decay=1.0), 'decay=1.0 must'),
+    ],
+)
+def test_what_cannot_be_measured_is_refused(train, settings, message):
+    with pytest.raises(ConfigError) as error:
+        train(**settings)
+    assert message in str(error.value)

@@ -1,0 +1,54 @@
+# Copyright (c) mmdet_megdet contributors. All rights reserved.
+from __future__ import annotations
+
+import pytest
+
+from mmdet_megdet.noise import (
+    FILE_NAME,
+    Measurement,
+    Moments,
+    open_record,
+    parts_as_json,
+    read_records,
+)
+
+
+def measurement(update, g2):
+    return Measurement(
+        update=update,
+        epoch=1,
+        total_batch_size=8,
+        lr=0.1,
+        parts=parts_as_json(dict(total=Moments(g2, -3.0))),
+        groups=1,
+        micro_steps=4,
+        part_images=2,
+    )
+
+
+def test_what_is_written_is_read(tmp_path):
+    record = open_record(tmp_path)
+    record.append(measurement(20, 0.5))
+    assert read_records(tmp_path) == [dict(measurement(20, 0.5), version=1)]
+    assert read_records(tmp_path / FILE_NAME) == read_records(tmp_path)
+
+
+def test_updates_made_again_and_a_cut_line(tmp_path):
+    record = open_record(tmp_path)
+    for update, g2 in ((20, 1.0), (40, 2.0), (60, 3.0), (40, 4.0)):
+        record.append(measurement(update, g2))
+    with record.path.open('a') as file:
+        file.write('{"update": 80, "par')
+    found = read_records(tmp_path)
+    assert [(r['update'], r['parts']['total']['g2']) for r in found] == [
+        (20, 1.0),
+        (40, 4.0),
+        (60, 3.0),
+    ]
+    record.resume(20)
+    assert [r['update'] for r in read_records(tmp_path)] == [20]
+
+
+def test_without_a_record(tmp_path):
+    with pytest.raises(FileNotFoundError):
+        read_records(tmp_path)
