@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from .kinds import Kind, kind_of
+from .reading import WHERE, unreadable
 from .verdict import Verdict
 
 ROLES = ('train', 'val', 'test')
@@ -131,11 +132,14 @@ def _describe(config: dict, role: str, scope: str) -> Use | Verdict:
             f'{scope!r}.',
             'Mend type, or import what registers it by custom_imports.',
         )
-    if not kind.is_coco:
-        raise NotJudgedError(
-            kind.unknown or "it does not read its file as mmdet's CocoDataset"
-        )
     path = _local_path(config)
+    if not kind.is_coco:
+        reason = unreadable(path) if path.endswith('.json') else None
+        if reason is not None:
+            return _broken(role, reason, WHERE)
+        raise NotJudgedError(
+            kind.unknown or "it does not read its file as mmdet's CocoDataset."
+        )
     classes = _classes(config, kind)
     if classes is None:
         return _broken(

@@ -78,7 +78,8 @@ def judge(cfg: Any, roles: Sequence[str] = ROLES) -> Judgement:
         ids = verdicts.judge_ids(table, path)
         said += [verdict._replace(roles=in_roles) for verdict in ids]
         for use in here:
-            found, one = _judge_use(table, use)
+            alone = [u.role for u in uses].count(use.role) == 1
+            found, one = _judge_use(table, use, alone)
             said += found
             judged.append(one)
         for evaluation in by:
@@ -86,7 +87,10 @@ def judge(cfg: Any, roles: Sequence[str] = ROLES) -> Judgement:
             said += found
             evaluated.append(
                 _Evaluated(
-                    evaluation, table.image_ids, table.file_names, labels
+                    evaluation,
+                    table.image_ids.tolist(),
+                    table.file_names,
+                    labels,
                 )
             )
     said += _compare_labels(judged, evaluated)
@@ -95,7 +99,9 @@ def judge(cfg: Any, roles: Sequence[str] = ROLES) -> Judgement:
     return Judgement(_merged(said), judged)
 
 
-def _judge_use(table: Table, use: Use) -> tuple[list[Verdict], Judged]:
+def _judge_use(
+    table: Table, use: Use, alone: bool
+) -> tuple[list[Verdict], Judged]:
     found = verdicts.instances_of(table, use.classes)
     said = list(verdicts.judge_labels(table, use))
     try:
@@ -107,7 +113,8 @@ def _judge_use(table: Table, use: Use) -> tuple[list[Verdict], Judged]:
     said += verdicts.judge_categories(table, found, use)
     said += verdicts.judge_boxes(table, found, use)
     said += verdicts.judge_masks(table, found, use)
-    said += verdicts.judge_rest(table, found, images if counted else None, use)
+    known = images if counted else None
+    said += verdicts.judge_rest(table, found, known, use, alone)
     if all(verdict.level == 'notable' for verdict in said):
         said.append(verdicts.describe(table, found, len(images), use))
     place = np.full(len(table.image_ids) + 1, -1)
@@ -115,7 +122,7 @@ def _judge_use(table: Table, use: Use) -> tuple[list[Verdict], Judged]:
     objects = np.stack([place[found.image], found.label], 1)[found.kept]
     return [verdict._replace(roles=(use.role,)) for verdict in said], Judged(
         use,
-        [table.image_ids[i] for i in images],
+        table.image_ids[images].tolist(),
         [table.file_names[i] for i in images],
         table.sizes[images],
         [name for _, name in verdicts.labels_of(table, use.classes)],

@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+import re
+from functools import lru_cache
 from numbers import Real
 from typing import Any
 
@@ -10,6 +12,33 @@ from .table import Form
 
 # Three points.
 _LEAST = 6
+# What numbers are written with; the rest of polygons are brackets and commas.
+_NUMBERS = b'0123456789+-.eE \t\r\n'
+_POLYGONS = re.compile(rb'\[\[,*\](,\[,*\])*\]')
+
+
+def form_of_polygons(text: bytes) -> Form | None:
+    """Return what mmdet makes of polygons, without making numbers of them.
+
+    Args:
+        text (bytes): A segmentation as sound JSON.
+
+    Returns:
+        Form, optional: None for what is not a list of lists of numbers.
+    """
+    return _form_of_skeleton(text.translate(None, _NUMBERS))
+
+
+# A file has few: one for each number of points.
+@lru_cache(maxsize=1024)
+def _form_of_skeleton(skeleton: bytes) -> Form | None:
+    if not _POLYGONS.fullmatch(skeleton):
+        return None
+    for commas in skeleton[2:-2].split(b'],['):
+        count = len(commas) + 1
+        if count >= _LEAST and count % 2 == 0:
+            return Form.POLYGONS
+    return Form.SHORT
 
 
 def form_of(segmentation: Any, width: float, height: float) -> Form:

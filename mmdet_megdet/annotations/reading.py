@@ -14,22 +14,29 @@ import gc
 import json
 import locale
 import mmap
+import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from itertools import chain
+from operator import attrgetter
 from pathlib import Path
-from typing import Any
 
 import msgspec
 import numpy as np
 
-from .masks import form_of
+from .masks import form_of, form_of_polygons
 from .structure import find_malformed, table_of
 from .table import Table
 from .verdict import Verdict
 
 CHECK = 'annotations'
-_CHUNK = 1 << 22
+WHERE = (
+    "Set the data set's place: data_root, ann_file, or the environment "
+    'variable that the config names ({{$NAME:default}} in it).'
+)
+_PORTION = 1 << 22
+_BETWEEN = re.compile(rb'}\s*,\s*{')
+_MOST_TRIES = 100
 
 
 class _Image(msgspec.Struct, gc=False):
@@ -55,20 +62,15 @@ class _Annotation(msgspec.Struct, gc=False):
 
 
 class _Masked(_Annotation, gc=False):
-    # As it stands in the file; numbers are made of it one by one.
+    # As it stands in the file; few have to be made numbers of.
     segmentation: msgspec.Raw = msgspec.Raw(b'null')
 
 
-class _Plain(msgspec.Struct, gc=False):
+class _Content(msgspec.Struct, gc=False):
     categories: list[_Category]
     images: list[_Image] = []
-    annotations: list[_Annotation] = []
-
-
-class _WithMasks(msgspec.Struct, gc=False):
-    categories: list[_Category]
-    images: list[_Image] = []
-    annotations: list[_Masked] = []
+    # Decoded in portions: its numbers in Python are as large as the file.
+    annotations: msgspec.Raw = msgspec.Raw(b'[]')
 
 
 def unreadable(path: str | Path) -> str | None:
@@ -118,7 +120,8 @@ def read_annotations(
     """
     reason = unreadable(path)
     if reason is not None:
-        return [Verdict('broken', CHECK, reason)]
+        remedy = '' if Path(path).is_file() else WHERE
+        return [Verdict('broken', CHECK, reason, remedy)]
     try:
         return _read_typed(path, with_masks)
     except (msgspec.MsgspecError, ValueError, OverflowError):
@@ -145,23 +148,73 @@ def _read_typed(path: str | Path, with_masks: bool) -> Table:
     encoding = locale.getpreferredencoding(False)
     if codecs.lookup(encoding).name != 'utf-8':
         raise ValueError(f'open() reads {encoding} here')
-    with (
-        open(path, 'rb') as file,
-        mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data,
-        _no_collection(),
-    ):
-        # The decoder does not look into what it skips.
-        decode = codecs.getincrementaldecoder('utf-8')().decode
-        for start in range(0, len(data), _CHUNK):
-            decode(data[start : start + _CHUNK])
-        decode(b'', True)
-        kind = _WithMasks if with_masks else _Plain
-        return _columns(msgspec.json.decode(data, type=kind), with_masks)
+    with open(path, 'rb') as file:
+        # Closed when the last view of it is gone.
+        data = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+    with _no_collection():
+        _check_encoding(data)
+        content = msgspec.json.decode(data, type=_Content)
+        size_of = {i.id: (i.width, i.height) for i in content.images}
+        kind = _Masked if with_masks else _Annotation
+        decoder = msgspec.json.Decoder(list[kind])
+        columns = [
+            _columns(part, size_of if with_masks else None)
+            for part in _portions(memoryview(content.annotations), decoder)
+        ] or [_columns([], None)]
+    sizes = [(i.width, i.height) for i in content.images]
+    return Table(
+        _column(content.images, 'id', np.int64),
+        [i.file_name for i in content.images],
+        np.array(sizes, float).reshape(-1, 2),
+        _column(content.categories, 'id', np.int64),
+        [c.name for c in content.categories],
+        *map(np.concatenate, zip(*columns, strict=True)),
+    )
+
+
+def _check_encoding(data: mmap.mmap) -> None:
+    """Look for what is not UTF-8 also in what the decoder skips."""
+    starts = range(0, len(data), _PORTION)
+    if all(data[start : start + _PORTION].isascii() for start in starts):
+        return
+    decode = codecs.getincrementaldecoder('utf-8')().decode
+    for start in starts:
+        decode(data[start : start + _PORTION])
+    decode(b'', True)
+
+
+def _portions(
+    array: memoryview, decoder: msgspec.json.Decoder
+) -> Iterator[list[_Annotation]]:
+    """Decode an array of objects some megabytes at a time.
+
+    Where it is cut is no object's end if that cut leaves no sound JSON.
+    """
+    if bytes(array[:1]) != b'[':
+        raise ValueError('no list')
+    start, stop = 1, len(array) - 1
+    while start < stop:
+        end, tries = min(start + _PORTION, stop), 0
+        while True:
+            cut = _BETWEEN.search(array, end) if end < stop else None
+            end = stop if cut is None else cut.start() + 1
+            try:
+                part = decoder.decode(b''.join((b'[', array[start:end], b']')))
+            except msgspec.ValidationError:
+                raise
+            except msgspec.DecodeError:
+                tries += 1
+                if end == stop or tries == _MOST_TRIES:
+                    raise
+            else:
+                break
+        yield part
+        start = stop if cut is None else cut.end() - 1
 
 
 @contextmanager
 def _no_collection() -> Iterator[None]:
-    """Spare the collector a million objects that are in no cycle."""
+    """Spare the collector many objects that are in no cycle."""
     enabled = gc.isenabled()
     gc.disable()
     try:
@@ -171,37 +224,37 @@ def _no_collection() -> Iterator[None]:
             gc.enable()
 
 
-def _columns(content: Any, with_masks: bool) -> Table:
-    images, annotations = content.images, content.annotations
-    count = len(annotations)
-    boxes = chain.from_iterable(a.bbox for a in annotations)
-    sizes = [(i.width, i.height) for i in images]
-    forms = np.zeros(0, np.int8)
-    if with_masks:
-        decode = msgspec.json.Decoder().decode
-        size_of = {i.id: (i.width, i.height) for i in images}
-        forms = np.fromiter(
-            (
-                form_of(
-                    decode(a.segmentation), *size_of.get(a.image_id, (0, 0))
-                )
-                for a in annotations
-            ),
-            np.int8,
-            count,
-        )
-    return Table(
-        [i.id for i in images],
-        [i.file_name for i in images],
-        np.array(sizes, float).reshape(-1, 2),
-        [c.id for c in content.categories],
-        [c.name for c in content.categories],
-        [a.id for a in annotations],
-        [a.image_id for a in annotations],
-        [a.category_id for a in annotations],
-        np.fromiter(boxes, float, 4 * count).reshape(-1, 4),
-        np.fromiter((a.area for a in annotations), float, count),
-        np.fromiter((a.iscrowd for a in annotations), np.int64, count),
-        np.fromiter((bool(a.ignore) for a in annotations), bool, count),
-        forms,
+def _column(entries: list, name: str, dtype: type) -> np.ndarray:
+    # Whole numbers beyond 64 bits overflow here, and are read slowly.
+    return np.fromiter(map(attrgetter(name), entries), dtype, len(entries))
+
+
+def _columns(
+    part: list[_Annotation], size_of: dict[int, tuple] | None
+) -> tuple[np.ndarray, ...]:
+    """Return the columns of some annotations, as in :class:`Table`."""
+    boxes = chain.from_iterable(map(attrgetter('bbox'), part))
+    return (
+        _column(part, 'id', np.int64),
+        _column(part, 'image_id', np.int64),
+        _column(part, 'category_id', np.int64),
+        np.fromiter(boxes, float, 4 * len(part)).reshape(-1, 4),
+        _column(part, 'area', float),
+        _column(part, 'iscrowd', np.int64),
+        _column(part, 'ignore', np.int64) != 0,
+        _forms(part, size_of),
     )
+
+
+def _forms(
+    part: list[_Masked], size_of: dict[int, tuple] | None
+) -> np.ndarray:
+    if size_of is None:
+        return np.zeros(0, np.int8)
+    forms = [form_of_polygons(bytes(a.segmentation)) for a in part]
+    for i, form in enumerate(forms):
+        if form is None:
+            size = size_of.get(part[i].image_id, (0, 0))
+            segmentation = msgspec.json.decode(part[i].segmentation)
+            forms[i] = form_of(segmentation, *size)
+    return np.array(forms, np.int8)

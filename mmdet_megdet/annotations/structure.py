@@ -161,22 +161,29 @@ def table_of(content: dict, with_masks: bool) -> Table:
         if with_masks
     ]
     return Table(
-        [i['id'] for i in images],
+        _ids([i['id'] for i in images]),
         [i['file_name'] for i in images],
         np.array([(i['width'], i['height']) for i in images], float).reshape(
             -1, 2
         ),
-        [c['id'] for c in categories],
+        _ids([c['id'] for c in categories]),
         [c['name'] for c in categories],
-        [a['id'] for a in annotations],
-        [a['image_id'] for a in annotations],
-        [a['category_id'] for a in annotations],
+        _ids([a['id'] for a in annotations]),
+        _ids([a['image_id'] for a in annotations]),
+        _ids([a['category_id'] for a in annotations]),
         np.array([a['bbox'] for a in annotations], float).reshape(-1, 4),
         np.array([a['area'] for a in annotations], float),
         np.array([_crowd(a.get('iscrowd')) for a in annotations], int),
         np.array([bool(a.get('ignore')) for a in annotations], bool),
         np.array(forms, int),
     )
+
+
+def _ids(values: list) -> np.ndarray:
+    """Return ids of any kind, each as it is."""
+    found = np.empty(len(values), object)
+    found[:] = values
+    return found
 
 
 def _crowd(value: Any) -> int:

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Hashable, Iterable, Sequence
 from enum import IntEnum
 from typing import Any, NamedTuple
@@ -27,14 +28,14 @@ class Table(NamedTuple):
     """A file in COCO's format whose entries are all well formed.
 
     Attributes:
-        image_ids (list): Ids of the images.
+        image_ids (ndarray): Ids of the images; of whole numbers, or objects.
         file_names (list[str]): Of the images.
         sizes (ndarray): Width and height of the images, (n, 2).
-        category_ids (list): Ids of the categories.
+        category_ids (ndarray): Ids of the categories.
         category_names (list): Names of the categories.
-        ids (list): Ids of the annotations.
-        image_of (list): Their ``image_id``.
-        category_of (list): Their ``category_id``.
+        ids (ndarray): Ids of the annotations.
+        image_of (ndarray): Their ``image_id``.
+        category_of (ndarray): Their ``category_id``.
         boxes (ndarray): Left, top, width and height, (m, 4).
         areas (ndarray): Their ``area``.
         iscrowd (ndarray): Their ``iscrowd``; -1 where there is none.
@@ -42,14 +43,14 @@ class Table(NamedTuple):
         forms (ndarray): A :class:`Form` each; empty if not asked for.
     """
 
-    image_ids: list[Hashable]
+    image_ids: np.ndarray
     file_names: list[str]
     sizes: np.ndarray
-    category_ids: list[Hashable]
+    category_ids: np.ndarray
     category_names: list[Any]
-    ids: list[Hashable]
-    image_of: list[Hashable]
-    category_of: list[Hashable]
+    ids: np.ndarray
+    image_of: np.ndarray
+    category_of: np.ndarray
     boxes: np.ndarray
     areas: np.ndarray
     iscrowd: np.ndarray
@@ -70,7 +71,9 @@ class Table(NamedTuple):
         Args:
             chosen (Sequence[int]): Places in the list of annotations.
         """
-        names = dict(zip(self.image_ids, self.file_names, strict=True))
+        names = dict(
+            zip(self.image_ids.tolist(), self.file_names, strict=True)
+        )
         texts = []
         for place in chosen[:_SHOWN]:
             image = self.image_of[place]
@@ -91,12 +94,30 @@ class Table(NamedTuple):
         return listed(texts, len(chosen))
 
 
-def _places(known: list[Hashable], wanted: list[Hashable]) -> np.ndarray:
+def _places(known: np.ndarray, wanted: np.ndarray) -> np.ndarray:
     # Of entries with one id the last counts, as in pycocotools.
-    place = {key: i for i, key in enumerate(known)}.get
+    if len(known) and known.dtype == wanted.dtype == np.int64:
+        order = np.argsort(known, kind='stable')
+        ordered = known[order]
+        place = np.searchsorted(ordered, wanted, side='right') - 1
+        return np.where(ordered[place] == wanted, order[place], -1)
+    place = {key: i for i, key in enumerate(known.tolist())}.get
     return np.fromiter(
-        (place(key, -1) for key in wanted), np.int64, len(wanted)
+        (place(key, -1) for key in wanted.tolist()), np.int64, len(wanted)
     )
+
+
+def repeated(values: np.ndarray | Sequence[Hashable]) -> list[Hashable]:
+    """Return what occurs more than once."""
+    if isinstance(values, np.ndarray):
+        if values.dtype == np.int64:
+            ordered = np.sort(values)
+            twice = ordered[1:][ordered[1:] == ordered[:-1]]
+            return np.unique(twice).tolist()
+        values = values.tolist()
+    if len(set(values)) == len(values):
+        return []
+    return [value for value, n in Counter(values).items() if n > 1]
 
 
 def listed(texts: Iterable[Any], count: int | None = None) -> str:

@@ -3,15 +3,14 @@
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Hashable, Iterable, Iterator
+from collections.abc import Hashable, Iterator
 from numbers import Real
 from typing import NamedTuple
 
 import numpy as np
 
 from .datasets import Evaluation, Use
-from .table import Form, Table, listed
+from .table import Form, Table, listed, repeated
 from .verdict import Level, Verdict
 
 # A box may reach over the edge by rounding.
@@ -23,6 +22,7 @@ class Instances(NamedTuple):
 
     Attributes:
         image (ndarray): Each annotation's place among the images; -1: none.
+        category (ndarray): Its category's place among the categories.
         label (ndarray): Its label; -1 where its category is not learnt.
         flat (ndarray): Whether its box has no area.
         outside (ndarray): Whether its box lies outside its image.
@@ -31,6 +31,7 @@ class Instances(NamedTuple):
     """
 
     image: np.ndarray
+    category: np.ndarray
     label: np.ndarray
     flat: np.ndarray
     outside: np.ndarray
@@ -49,7 +50,8 @@ def labels_of(
         by_id (bool): Whether the categories are sorted before. Defaults to
             False: in the order of the file.
     """
-    found = zip(table.category_ids, table.category_names, strict=True)
+    ids = table.category_ids.tolist()
+    found = zip(ids, table.category_names, strict=True)
     found = [pair for pair in found if pair[1] in classes]
     return sorted(found) if by_id else found
 
@@ -59,11 +61,9 @@ def instances_of(table: Table, classes: tuple[str, ...] | str) -> Instances:
     image = table.image_places()
     # Of two labels of one category the later counts.
     labels = {key: i for i, (key, _) in enumerate(labels_of(table, classes))}
-    label = np.fromiter(
-        (labels.get(key, -1) for key in table.category_of),
-        np.int64,
-        len(table.ids),
-    )
+    by_place = [labels.get(key, -1) for key in table.category_ids.tolist()]
+    category = table.category_places()
+    label = np.array([*by_place, -1])[category]
     sizes = np.append(table.sizes, [[0, 0]], axis=0)[image]
     corner, extent = table.boxes[:, :2], table.boxes[:, 2:]
     flat = (extent < 1).any(1) | (table.areas <= 0)
@@ -73,7 +73,7 @@ def instances_of(table: Table, classes: tuple[str, ...] | str) -> Instances:
     over = over.any(1) & ~flat & ~outside & (image >= 0)
     known = ~table.ignored & (image >= 0) & (label >= 0)
     return Instances(
-        image, label, flat, outside, over, known & ~flat & ~outside
+        image, category, label, flat, outside, over, known & ~flat & ~outside
     )
 
 
@@ -109,13 +109,13 @@ def used_images(table: Table, found: Instances, use: Use) -> np.ndarray:
 def judge_ids(table: Table, path: str) -> Iterator[Verdict]:
     """Yield what is wrong with the ids, whatever the classes."""
     check = 'ids'
-    parts: tuple[tuple[str, list, Level], ...] = (
+    parts: tuple[tuple[str, np.ndarray, Level], ...] = (
         ('images', table.image_ids, 'misleading'),
         ('annotations', table.ids, 'broken'),
         ('categories', table.category_ids, 'misleading'),
     )
     for part, ids, level in parts:
-        twice = _repeated(ids)
+        twice = repeated(ids)
         if twice:
             yield Verdict(
                 level,
@@ -124,7 +124,7 @@ def judge_ids(table: Table, path: str) -> Iterator[Verdict]:
                 f'{listed(twice)}.',
                 'Give each its own id: later ones hide earlier ones.',
             )
-    files = _repeated(table.file_names)
+    files = repeated(table.file_names)
     if files:
         yield Verdict(
             'notable',
@@ -181,7 +181,7 @@ def judge_labels(table: Table, use: Use) -> Iterator[Verdict]:
             'file.',
         )
         return
-    twice = _repeated(names)
+    twice = repeated(names)
     if twice:
         ids = [key for key, name in found if name in twice]
         yield Verdict(
@@ -215,7 +215,7 @@ def judge_labels(table: Table, use: Use) -> Iterator[Verdict]:
     ]
     if wrong or len(names) != len(classes):
         wrong = wrong or [
-            f'the config names {listed(_repeated(classes))} twice'
+            f'the config names {listed(repeated(classes))} twice'
         ]
         yield Verdict(
             'misleading',
@@ -234,32 +234,30 @@ def judge_categories(
     check, path = 'categories', use.path
     known = found.image >= 0
     other = known & ~table.ignored & (found.label < 0)
-    other &= table.category_places() >= 0
+    other &= found.category >= 0
     # Evaluation takes the classes alone, as one may expect.
     level: Level = 'misleading' if use.role == 'train' else 'notable'
-    names = dict(zip(table.category_ids, table.category_names, strict=True))
-    by_name: dict[str, list[int]] = {}
-    for place in np.flatnonzero(other):
-        by_name.setdefault(names[table.category_of[place]], []).append(place)
-    if by_name:
-        chosen = np.concatenate(list(by_name.values()))
-        shown = ', '.join(repr(name) for name in list(by_name)[:5])
-        shown += f' and {len(by_name) - 5} more' if len(by_name) > 5 else ''
-        many = 'categories' if len(by_name) > 1 else 'category'
+    places = np.flatnonzero(other)
+    if len(places):
+        names = [
+            table.category_names[i] for i in np.unique(found.category[places])
+        ]
+        shown = listed(map(repr, names))
+        many = 'categories' if len(names) > 1 else 'category'
         yield _of_annotations(
             level,
             check,
             table,
             path,
-            np.sort(chosen),
+            places,
             f'are of the {many} {shown}, which the config has not',
             'mmdet leaves them out: add them to metainfo.classes and '
             'num_classes if they are to be learnt.',
         )
-    counts = Counter(found.label[known & ~table.ignored].tolist())
     labels = labels_of(table, use.classes)
-    unused = [name for i, (_, name) in enumerate(labels) if not counts[i]]
-    if unused and table.ids:
+    seen = set(np.unique(found.label[known & ~table.ignored]).tolist())
+    unused = [name for i, (_, name) in enumerate(labels) if i not in seen]
+    if unused and len(table.ids):
         yield Verdict(
             'notable',
             check,
@@ -355,11 +353,11 @@ def judge_evaluation(
         return
     path, check = evaluation.path, 'evaluation'
     known = table.image_places() >= 0
-    seen = known & np.fromiter(
-        (key in wanted for key in table.category_of), bool, len(table.ids)
-    )
-    numbers = [isinstance(key, Real) for key in table.ids]
-    zero = np.fromiter((key == 0 for key in table.ids), bool, len(table.ids))
+    evaluated = [key in wanted for key in table.category_ids.tolist()]
+    seen = known & np.array([*evaluated, False])[table.category_places()]
+    ids = table.ids.tolist()
+    numbers = [isinstance(key, Real) for key in ids]
+    zero = np.array([key == 0 for key in ids], bool)
     kinds: list[tuple[Level, np.ndarray, str, str]] = [
         (
             'broken',
@@ -400,7 +398,11 @@ def judge_evaluation(
 
 
 def judge_rest(
-    table: Table, found: Instances, images: np.ndarray | None, use: Use
+    table: Table,
+    found: Instances,
+    images: np.ndarray | None,
+    use: Use,
+    alone: bool,
 ) -> Iterator[Verdict]:
     """Yield whether anything is left to learn or to evaluate.
 
@@ -410,11 +412,13 @@ def judge_rest(
         images (ndarray, optional): Places of the images that the data set
             keeps, if that is known.
         use (Use): The data set.
+        alone (bool): Whether there is no other to learn from.
     """
     path = use.path
-    if not table.image_ids or (images is not None and not len(images)):
+    level: Level = 'broken' if use.role == 'train' and alone else 'misleading'
+    if not len(table.image_ids) or (images is not None and not len(images)):
         why = f'{path} has no images.'
-        if table.image_ids:
+        if len(table.image_ids):
             rule = dict(use.config.get('filter_cfg') or {})
             why = (
                 f'{path}: not one of its {len(table.image_ids)} images is '
@@ -428,9 +432,9 @@ def judge_rest(
             'Is it the right file, and the right rule?',
         )
         return
-    if not table.ids:
+    if not len(table.ids):
         yield Verdict(
-            'broken' if use.role == 'train' else 'misleading',
+            level,
             'annotations',
             f'{path} has no annotations.',
             'It is empty: look at what wrote it, or whether it is the right '
@@ -445,7 +449,7 @@ def judge_rest(
         kept = kept & (table.iscrowd <= 0)
     if not kept.any():
         yield Verdict(
-            'broken' if use.role == 'train' else 'misleading',
+            level,
             'annotations',
             f'{path}: not one of its {len(table.ids)} annotations is left: '
             f'{int(found.flat.sum())} without area, '
@@ -482,10 +486,6 @@ def describe(table: Table, found: Instances, images: int, use: Use) -> Verdict:
         f'{len(labels_of(table, use.classes))} of '
         f'{len(table.category_names)} categories.',
     )
-
-
-def _repeated(values: Iterable[Hashable]) -> list[Hashable]:
-    return [value for value, n in Counter(values).items() if n > 1]
 
 
 def _of_annotations(

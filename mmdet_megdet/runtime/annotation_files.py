@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import traceback
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Literal
@@ -86,39 +87,48 @@ def check_annotation_files(
             used as is meant.
     """
     mode = mode or mode_of(cfg)
-    uses, evaluations, _ = configured(cfg, roles)
-    paths = dict.fromkeys(x.path for x in [*uses, *evaluations])
-    own = ' '.join(reason for reason in map(unreadable, paths) if reason)
-    faults = [
-        f'rank {rank}: {reasons}'
-        for rank, reasons in enumerate(all_gather_object(own))
-        if reasons
-    ]
-    if faults:
-        raise DataError(' '.join(faults))
+    _check_each_rank(cfg, roles)
     if mode == 'off':
         return []
     said: list[Any] = [_judge(cfg, roles) if is_main_process() else None]
     broadcast_object_list(said)
-    if isinstance(said[0], Exception):
-        raise said[0]
+    if isinstance(said[0], str):
+        raise RuntimeError(said[0])
     refused = [v for v in said[0] if is_refused(v, mode)]
     if refused:
         raise DataError(refusal(refused))
     return [v for v in said[0] if v.level != 'sound']
 
 
-def _judge(
-    cfg: Config | dict, roles: Sequence[str]
-) -> list[Verdict] | Exception:
+def _check_each_rank(cfg: Config | dict, roles: Sequence[str]) -> None:
+    """Refuse what a rank sees without reading a file; a collective."""
+    try:
+        uses, evaluations, verdicts = configured(cfg, roles)
+        paths = dict.fromkeys(x.path for x in [*uses, *evaluations])
+        own = [f'{v.text} {v.remedy}' for v in verdicts if v.level == 'broken']
+        own += [reason for reason in map(unreadable, paths) if reason]
+    except Exception:
+        own = [traceback.format_exc()]
+    by_rank = [' '.join(reasons) for reasons in all_gather_object(own)]
+    if len(set(by_rank)) == 1:
+        faults = by_rank[:1]
+    else:
+        faults = [
+            f'rank {r}: {text}' for r, text in enumerate(by_rank) if text
+        ]
+    if any(faults):
+        raise DataError(' '.join(faults))
+
+
+def _judge(cfg: Config | dict, roles: Sequence[str]) -> list[Verdict] | str:
     # Whatever happens on this rank, the others wait to be told.
     try:
         key = _key(cfg, roles)
         if key not in _said:
             _said[key] = judge(cfg, roles).verdicts
         return _said[key]
-    except Exception as error:
-        return error
+    except Exception:
+        return traceback.format_exc()
 
 
 def _key(cfg: Config | dict, roles: Sequence[str]) -> tuple:
@@ -144,5 +154,6 @@ def refusal(verdicts: Sequence[Verdict]) -> str:
         return text
     return (
         f'{text} Or say that it is on purpose: '
-        "default_hooks.data_check.annotations='warn'."
+        "default_hooks.data_check=dict(type='DataCheckHook', "
+        "annotations='warn')."
     )

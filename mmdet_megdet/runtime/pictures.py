@@ -74,7 +74,8 @@ class CheckedPipeline(Compose):
     def _transform(self, data: dict) -> dict | None:
         """Apply the transforms, and look at what loading has made."""
         said = data.get('width'), data.get('height')
-        loaded = 'ori_shape' in data or None in said
+        # Some data sets do not know the sizes.
+        loaded = 'ori_shape' in data or not all(said)
         for transform in self.transforms:
             data = transform(data)
             if data is None:

@@ -14,6 +14,8 @@ from mmdet.datasets import CocoDataset
 from mmdet_megdet import annotations
 from mmdet_megdet.annotations import configured, judge, kinds
 from mmdet_megdet.annotations.datasets import Reader
+from mmdet_megdet.runtime import DataError
+from mmdet_megdet.runtime.annotation_files import check_annotation_files
 from tests.annotations.configs import config_of, content_of, write
 
 
@@ -81,6 +83,33 @@ def test_what_is_not_judged_is_said(cfg, change, words):
     assert verdict.level == 'notable'
     assert 'is not checked' in verdict.text
     assert words in verdict.text
+
+
+def test_a_file_that_is_not_judged_and_not_there(cfg):
+    cfg.train_dataloader.dataset.update(
+        type='CocoPanopticDataset', ann_file='gone.json'
+    )
+    verdict = first_use(cfg)
+    assert verdict.level == 'broken'
+    assert 'there is no annotation file' in verdict.text
+    with pytest.raises(DataError, match='there is no annotation file'):
+        check_annotation_files(cfg, mode='off')
+
+
+def test_images_without_labels_beside_others(cfg, tmp_path):
+    """As for semi-supervised training: refused, unless it is meant."""
+    (tmp_path / 'more.json').write_text(
+        json.dumps(content_of() | dict(annotations=[]))
+    )
+    inner = cfg.train_dataloader.dataset
+    more = dict(inner, ann_file='more.json', filter_cfg=None)
+    cfg.train_dataloader.dataset = dict(
+        type='ConcatDataset', datasets=[inner, more]
+    )
+    with pytest.raises(DataError, match=r'more\.json has no annotations'):
+        check_annotation_files(cfg)
+    (verdict,) = check_annotation_files(cfg, mode='warn')
+    assert verdict.level == 'misleading'
 
 
 def test_a_type_that_there_is_not(cfg):

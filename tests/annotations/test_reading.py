@@ -49,10 +49,12 @@ def test_both_ways_read_the_same(tmp_path, monkeypatch, with_masks):
     del content['annotations'][3]['segmentation']
     content['annotations'][4].update(ignore=1, bbox=[1, 2.5, 3, 4])
     path.write_text(json.dumps(content))
-    typed = reading._read_typed(path, with_masks)
     slow = read_slowly(monkeypatch, path, with_masks)
-    for name, quick in typed._asdict().items():
-        assert np.array_equal(quick, getattr(slow, name)), name
+    for portion in (1 << 22, 700, 1):
+        monkeypatch.setattr(reading, '_PORTION', portion)
+        typed = reading._read_typed(path, with_masks)
+        for name, quick in typed._asdict().items():
+            assert np.array_equal(quick, getattr(slow, name)), name
     assert typed.forms.tolist()[:4] == [0, 3, 1, 0] * with_masks
 
 
@@ -106,6 +108,19 @@ def test_what_pycocotools_accepts(tmp_path, change):
     assert isinstance(table, Table), table
     assert table.image_places().tolist() == [i // 2 for i in range(16)]
     assert table.areas.tolist() == [80] * 16
+
+
+def test_objects_within_annotations(tmp_path, monkeypatch):
+    """An end between two of them is none between annotations."""
+    path = tmp_path / 'a.json'
+    content = content_of()
+    for annotation in content['annotations']:
+        annotation['attributes'] = [dict(a='}, {'), dict(b=[{}, {}, {}])]
+    path.write_text(json.dumps(content))
+    for portion in range(1, 400, 7):
+        monkeypatch.setattr(reading, '_PORTION', portion)
+        table = reading._read_typed(path, False)
+        assert table.ids.tolist() == [100 + i for i in range(16)]
 
 
 def test_under_another_locale_the_file_is_read_as_pycocotools_would(
