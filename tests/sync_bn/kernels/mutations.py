@@ -53,9 +53,9 @@ MUTATIONS = {
         'var * (n / tl.maximum(n - 1.0, 1.0))',
         'var',
     ),
-    'the cumulative average counts one batch less': (
+    'the cumulative average counts one batch more': (
         '(seen + 1)',
-        'tl.maximum(seen, 1)',
+        '(seen + 2)',
     ),
     'gradients are not centred': (
         'b = tl.sum(second, 0) - rest * a',
