@@ -66,11 +66,11 @@ MUTATIONS = {
         'value = (b * invstd * invstd)',
     ),
     'the slope lacks a factor': (
-        'slope = invstd * invstd * (b / n)',
-        'slope = invstd * (b / n)',
+        'slope = invstd * invstd * (b * share)',
+        'slope = invstd * (b * share)',
     ),
     'the mean gradient is not taken off': (
-        'shift = a / n - rest * slope',
+        'shift = a * share - rest * slope',
         'shift = -rest * slope',
     ),
     'the slope is not taken off': (
