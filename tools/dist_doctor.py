@@ -20,7 +20,15 @@ if importlib.util.find_spec('mmdet_megdet') is None:
     sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 import torch.distributed as dist
-from checks import collectives, cost, identity, limits, parity, variables
+from checks import (
+    collectives,
+    cost,
+    identity,
+    kernels,
+    limits,
+    parity,
+    variables,
+)
 from checks.collectives import Group
 from checks.meeting import Meeting, meet
 from checks.options import bn_size, positive, seconds
@@ -165,6 +173,8 @@ def run_checks(
     report.add(findings)
     report.add(identity.check_same(meeting, cfg))
     report.add(check_machines(meeting))
+    watch.at('compiling and checking kernels')
+    report.add(kernels.check_all_ranks(meeting))
     watch.at('building the model')
     training = None
     if meeting.rank == 0:
@@ -195,6 +205,10 @@ def check_group(
     report.add(collectives.check_sums(meeting, group))
     watch.at(f'MegDetSyncBN in {group.name}')
     report.add(parity.check_parity(meeting, group))
+    own = bn_group(len(group.ranks), meeting.device)
+    if own is not None:
+        watch.at(f'all-reduce beside buckets in {group.name}')
+        report.add(collectives.check_beside_buckets(meeting, group, own))
     watch.at(f'timing all-reduce in {group.name}')
     small = collectives.latencies(meeting, group)
     large = collectives.bandwidth(meeting, group)

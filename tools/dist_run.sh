@@ -12,7 +12,22 @@ shift 2
 source "$(dirname "$0")/interpreter.sh"
 
 nodes=${NNODES:-1}
-if [[ $nodes == 1 && -z ${PORT:-} ]]; then
+torchrun=(-m torch.distributed.run)
+if [[ $nodes == *:* ]]; then
+  if [[ -z ${MASTER_ADDR:-} ]]; then
+    echo "error: NNODES=$nodes needs MASTER_ADDR in the environment: the" \
+      'address of the machine where the others meet, which stays' >&2
+    exit 2
+  fi
+  torchrun=("$(dirname "$0")/elastic.py")
+  rendezvous=(
+    --nnodes="$nodes" --rdzv-backend=c10d --rdzv-id=mmdet_megdet
+    --rdzv-endpoint="$MASTER_ADDR:${PORT:-29500}"
+    --max-restarts="${MAX_RESTARTS:-20}"
+  )
+  # Without it a machine that joins later waits for one that has left.
+  export TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1
+elif [[ $nodes == 1 && -z ${PORT:-} ]]; then
   # A free port: two jobs on one machine must not meet.
   rendezvous=(--standalone)
 else
@@ -39,5 +54,5 @@ export MKL_NUM_THREADS=${MKL_NUM_THREADS:-$OMP_NUM_THREADS}
 # update and a checkpoint.
 export TORCH_ELASTIC_SHUTDOWN_TIMEOUT=${TORCH_ELASTIC_SHUTDOWN_TIMEOUT:-300}
 
-exec "$PYTHON" -m torch.distributed.run "${rendezvous[@]}" \
+exec "$PYTHON" "${torchrun[@]}" "${rendezvous[@]}" \
   --nproc-per-node="$processes" "$script" --launcher pytorch "$@"

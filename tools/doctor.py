@@ -19,13 +19,14 @@ if importlib.util.find_spec('mmdet_megdet') is None:
     sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 try:
-    from checks.report import Report, failure, reason, warning
+    from checks.report import Report, broken, failure, reason, warning
 except ModuleNotFoundError as error:
     sys.exit(
         f'FAIL  {error.name}: not installed\n      -> make setup, or pip '
         'install rich'
     )
 
+from checks.kernels import check_kernels
 from checks.limits import (
     check_locked_memory,
     check_open_files,
@@ -97,7 +98,7 @@ def check_config(report: Report, args: argparse.Namespace) -> None:
     report.section(f'Config {args.config}')
     try:
         cfg = load_config(args)
-        from checks import data, model, plan, weights
+        from checks import model, plan, weights
     except Exception as error:
         report.add(
             [
@@ -131,10 +132,8 @@ def check_config(report: Report, args: argparse.Namespace) -> None:
         report.run('hooks', model.check_hooks, cfg, built)
         report.run('disk', model.check_checkpoints, cfg, built)
     report.run('weights', weights.check_weights, cfg)
-    report.run('data', data.check_data, cfg, args.pictures, args.decode)
-    report.run('num_classes', model.check_classes, cfg, data.classes(cfg))
+    epoch = check_data(report, cfg, args)
     if built is not None and gpus:
-        epoch = data.training_epoch(cfg)
         report.run('batch plan', plan.check_plan, cfg, built, gpus, epoch)
     elif built is not None:
         report.add(
@@ -150,6 +149,29 @@ def check_config(report: Report, args: argparse.Namespace) -> None:
     need = model.loader_need(cfg, local)
     if need is not None:
         report.run('shared memory', check_shared_memory, need)
+
+
+def check_data(
+    report: Report, cfg: Any, args: argparse.Namespace
+) -> Any | None:
+    """The data sets; returns what an epoch sees, where that is known."""
+    from checks import data, model
+
+    from mmdet_megdet.annotations import judge, training_epoch
+
+    try:
+        judgement = judge(cfg)
+    except Exception as error:
+        report.add([broken('data', error)])
+        return None
+    report.run('data', data.check_annotations, cfg, judgement)
+    report.run(
+        'data', data.check_images, judgement, args.pictures, args.decode
+    )
+    report.run(
+        'num_classes', model.check_classes, cfg, data.classes(judgement)
+    )
+    return training_epoch(cfg, judgement)
 
 
 def visible_gpus() -> int:
@@ -177,6 +199,7 @@ def main() -> int:
         report.run('open files', check_open_files)
         report.run('locked memory', check_locked_memory)
         report.run('shared memory', check_shared_memory)
+        report.run('kernels', check_kernels)
         if args.config is not None:
             check_config(report, args)
     return report.close()

@@ -75,6 +75,33 @@ def bn_size(text: str) -> int | None:
     return None if text.lower() == 'none' else positive(text)
 
 
+def images(text: str) -> int:
+    """Reads a number of images, or counts those of a config."""
+    return count_images(text) if text.endswith('.py') else positive(text)
+
+
+def count_images(config: str) -> int:
+    """Images of a config's training data set, as mmdet filters them."""
+    if importlib.util.find_spec('mmdet_megdet') is None:
+        sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+    # Slow, and not needed for numbers.
+    from mmengine.config import Config
+
+    from mmdet_megdet.annotations import judge, training_epoch
+
+    if not Path(config).is_file():
+        raise argparse.ArgumentTypeError(f'there is no config file {config}')
+    cfg = Config.fromfile(config)
+    judgement = judge(cfg, ('train',))
+    epoch = training_epoch(cfg, judgement)
+    if epoch is None:
+        found = [v.text for v in judgement.verdicts if v.level != 'sound']
+        raise argparse.ArgumentTypeError(
+            ' '.join(found) or f'the data set of {config} cannot be counted'
+        )
+    return epoch.images
+
+
 def set_up(text: str) -> SetUp:
     """Reads ``GPUSxIMAGES`` or ``NODESxGPUSxIMAGES``."""
     parts = text.lower().split('x')
@@ -138,9 +165,11 @@ def make_parser() -> argparse.ArgumentParser:
     )
     batch.add_argument(
         '--images',
-        type=positive,
+        type=images,
         default=117266,
-        help="images of the data set (default: COCO's with objects)",
+        metavar='N|CONFIG',
+        help="images of the data set (default: COCO's with objects), or a "
+        'config whose training data set is counted',
     )
     batch.add_argument('--warmup-updates', type=positive, default=1000)
     batch.add_argument(
@@ -192,14 +221,11 @@ def images_that_fit(args: argparse.Namespace) -> int:
             f'error: not one image fits: {args.memory:g} GB less '
             f'{args.gb_fixed:g} GB are less than {args.gb_per_image:g} GB.'
         )
-    most = fit
-    for images in range(min(fit, args.total_batch), 0, -1):
-        try:
-            make_plan(SetUp(args.nodes, args.gpus, images), args)
-        except recipe.PlanError:
-            continue
-        most = images
-        break
+    world_size = args.nodes * args.gpus
+    most = (
+        recipe.most_images(world_size, fit, args.total_batch, [args.bn_size])
+        or fit
+    )
     print(
         f'{fit} image(s) fit a GPU: ({args.memory:g} GB - {args.gb_fixed:g} '
         f'GB) / {args.gb_per_image:g} GB. The plan is for {most}.'
@@ -220,49 +246,33 @@ def make_plan(hardware: SetUp, args: argparse.Namespace) -> recipe.BatchPlan:
 
 def describe(
     plan: recipe.BatchPlan, hardware: SetUp, args: argparse.Namespace
-) -> tuple[dict[str, str], list[str]]:
-    """A column of the table, and what is to be said of its epoch."""
-    iterations = recipe.iterations_per_epoch(
-        args.images, plan.world_size, plan.images_per_gpu
-    )
-    rows = recipe.plan_rows(plan, iterations)
+) -> dict[str, str]:
+    """A column of the table."""
+    rows = recipe.plan_rows(plan, args.images)
     if hardware.nodes > 1:
         rows['GPUs'] += f' ({hardware.nodes} nodes x {hardware.gpus})'
-    rows['warm-up'] = recipe.warmup_text(
-        args.warmup_updates, plan.iterations(args.warmup_updates)
-    )
+    rows['warm-up'] = f'{args.warmup_updates} updates'
     if args.lr is not None:
         rows['learning rate'] = f'{plan.learning_rate(args.lr, args.lr_batch)}'
-    notes = [
-        recipe.epoch_note(iterations, plan.accumulation),
-        recipe.aspect_ratio_note(
-            recipe.images_per_rank(args.images, plan.world_size),
-            plan.images_per_gpu,
-        ),
-    ]
-    return rows, [note for note in notes if note is not None]
+    return rows
 
 
 def main() -> int:
     """Prints the plans; returns the exit status."""
     parser = make_parser()
     args = parser.parse_args()
-    columns, notes, refusals = [], [], []
+    columns, refusals = [], []
     for hardware in read_set_ups(parser, args):
         try:
             plan = make_plan(hardware, args)
         except recipe.PlanError as error:
             refusals.append(f'error: {hardware} does not run: {error}')
             continue
-        rows, of_epoch = describe(plan, hardware, args)
-        columns.append(rows)
-        notes += [f'{hardware}: {note}' for note in of_epoch]
+        columns.append(describe(plan, hardware, args))
     if columns:
         print(recipe.format_table(columns))
         if args.lr is not None:
-            notes.append(recipe.LINEAR_RULE)
-        for note in notes:
-            print(f'\n{note}')
+            print(f'\n{recipe.LINEAR_RULE}')
     for refusal in refusals:
         print(refusal, file=sys.stderr)
     return 1 if refusals else 0

@@ -21,10 +21,12 @@ from mmdet_megdet.runtime.cli import (
     add_common_options,
     build_runner,
     join,
+    judge_annotations,
     load_config,
     require_checkpoint,
     run_tool,
 )
+from mmdet_megdet.upstream.mmengine_names import draw_on_every_rank
 
 
 def parse_args() -> argparse.Namespace:
@@ -100,7 +102,10 @@ def main() -> None:
     if args.tta:
         augment_at_test_time(cfg)
     join(cfg)
+    judge_annotations(cfg, roles=('test',))
     runner = build_runner(cfg)
+    if args.show_dir:
+        draw_on_every_rank(runner.visualizer)
     if args.out:
         runner.test_evaluator.metrics.append(
             DumpDetResults(out_file_path=args.out)

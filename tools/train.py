@@ -6,6 +6,7 @@ from __future__ import annotations
 import argparse
 import importlib.util
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 if importlib.util.find_spec('mmdet_megdet') is None:
@@ -15,25 +16,31 @@ from mmdet.utils import setup_cache_size_limit_of_dynamo
 from mmengine.config import Config
 from mmengine.dist import all_gather_object
 
+from mmdet_megdet.hooks import SetupCheckHook
 from mmdet_megdet.runtime import (
     CheckpointError,
     ConfigError,
     check_auto_scale_lr,
     latest_checkpoint,
 )
-from mmdet_megdet.runtime.annotation_files import check_annotation_files
 from mmdet_megdet.runtime.cli import (
     add_common_options,
     build_runner,
     join,
+    judge_annotations,
     load_config,
     require_checkpoint,
     run_tool,
 )
+from mmdet_megdet.runtime.elastic import (
+    choose_images,
+    end_with_agent,
+    is_elastic,
+)
 
 
-def parse_args() -> argparse.Namespace:
-    """Reads the command line."""
+def parse_args(arguments: Sequence[str] | None = None) -> argparse.Namespace:
+    """Reads the command line, or what is given in its place."""
     parser = argparse.ArgumentParser(description='Train a detector')
     parser.add_argument('config', help='config file')
     parser.add_argument(
@@ -59,7 +66,8 @@ def parse_args() -> argparse.Namespace:
         help='take the statistics of BatchNorm over this many images, or '
         "over those of all ranks ('none'); without it as the config says",
     )
-    parser.add_argument(
+    images = parser.add_mutually_exclusive_group()
+    images.add_argument(
         '--images-per-gpu',
         type=positive,
         default=argparse.SUPPRESS,
@@ -67,8 +75,15 @@ def parse_args() -> argparse.Namespace:
         'train_dataloader.batch_size says. TotalBatchHook adapts the '
         'accumulation',
     )
+    images.add_argument(
+        '--max-images-per-gpu',
+        type=positive,
+        default=argparse.SUPPRESS,
+        help='images that fit a GPU: each takes the most up to that with '
+        'which total batch and BN size divide on the GPUs that there are',
+    )
     add_common_options(parser)
-    return parser.parse_args()
+    return parser.parse_args(arguments)
 
 
 def positive(text: str) -> int:
@@ -125,6 +140,9 @@ def apply_options(cfg: Config, args: argparse.Namespace) -> None:
         cfg.train_dataloader.batch_size = args.images_per_gpu
     if 'bn_size' in args:
         set_bn_size(cfg, args.bn_size)
+    if is_elastic():
+        restart = dict(type='RestartHook')
+        cfg.merge_from_dict(dict(default_hooks=dict(restart=restart)))
     if args.resume == 'auto':
         latest = latest_checkpoint(cfg.work_dir)
         if latest is not None:
@@ -156,14 +174,19 @@ def check_same_start(cfg: Config) -> None:
 
 def main() -> None:
     """Trains as the command line says."""
+    end_with_agent()
     args = parse_args()
     setup_cache_size_limit_of_dynamo()
     cfg = load_config(args)
     apply_options(cfg, args)
-    check_auto_scale_lr(cfg, join(cfg))
+    world_size = join(cfg)
+    if 'max_images_per_gpu' in args:
+        choose_images(cfg, args.max_images_per_gpu, world_size)
+    check_auto_scale_lr(cfg, world_size)
+    judge_annotations(cfg)
     runner = build_runner(cfg)
     check_same_start(cfg)
-    check_annotation_files(cfg)
+    runner.register_hook(SetupCheckHook())
     runner.train()
 
 

@@ -8,9 +8,14 @@ from .module_variance import ModuleVarianceHook
 from .out_of_memory import OutOfMemoryHook
 from .preemption import PreemptionHook
 from .rank_watch import RankWatchHook
+from .readable_checkpoint import ReadableCheckpointHook
+from .restart import RestartHook
+from .resume_report import ResumeReportHook
 from .same_run import SameRunHook
+from .setup_check import SetupCheckHook
 from .sync_bn_group import SyncBNGroupHook
 from .total_batch import TotalBatchHook
+from .unit_loss import UnitLossHook
 
 __all__ = [
     'AtomicCheckpointHook',
@@ -23,7 +28,12 @@ __all__ = [
     'OutOfMemoryHook',
     'PreemptionHook',
     'RankWatchHook',
+    'ReadableCheckpointHook',
+    'RestartHook',
+    'ResumeReportHook',
     'SameRunHook',
+    'SetupCheckHook',
     'SyncBNGroupHook',
     'TotalBatchHook',
+    'UnitLossHook',
 ]

@@ -4,18 +4,19 @@
 from __future__ import annotations
 
 import hashlib
+import io
 import logging
 import os.path as osp
 import pickle
 from pathlib import Path
 
+import torch
 from mmengine.dist import is_main_process, master_only
 from mmengine.fileio import LocalBackend, get_file_backend
 from mmengine.hooks import CheckpointHook
 from mmengine.logging import print_log
 from mmengine.registry import HOOKS
 from mmengine.runner import Runner, save_checkpoint
-from mmengine.runner.checkpoint import _load_checkpoint
 
 from ..runtime.checkpoint_files import (
     ATOMIC_BACKEND,
@@ -56,6 +57,8 @@ class AtomicCheckpointHook(CheckpointHook):
       between has one less, or with ``max_keep_ckpts=1`` none.) So the disk
       has to hold ``max_keep_ckpts + 1``.
     - ``last_checkpoint`` follows last, in one step.
+    - Only files of its own folder are deleted, whatever a resumed checkpoint
+      says of earlier ones.
     - A checkpoint that cannot be written raises
       :class:`~mmdet_megdet.runtime.CheckpointError`; earlier ones stay.
 
@@ -158,14 +161,23 @@ class AtomicCheckpointHook(CheckpointHook):
             getattr(self, 'best_ckpt_path', None),
             *best,
         }
+        # A checkpoint that was resumed from says what is outdated: it could
+        # name any file.
+        folder = osp.realpath(self.out_dir)
         for path in paths:
-            if path not in current and self.file_backend.isfile(path):
+            if (
+                path not in current
+                and osp.realpath(osp.dirname(path)) == folder
+                and self.file_backend.isfile(path)
+            ):
                 self.file_backend.remove(path)
 
     @master_only
     def _publish_model(self, runner: Runner, ckpt_path: str) -> None:
         """Save the published keys alone, named by their hash."""
-        checkpoint = _load_checkpoint(ckpt_path)
+        # Not by MMEngine's loader, which leaves the config out.
+        data = self.file_backend.get(ckpt_path)
+        checkpoint = torch.load(io.BytesIO(data), map_location='cpu')
         kept = {
             k: checkpoint[k] for k in checkpoint if k in self.published_keys
         }

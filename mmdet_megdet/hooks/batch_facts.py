@@ -9,7 +9,6 @@ from mmengine.dist import all_gather_object
 from mmengine.runner import IterBasedTrainLoop, Runner
 from torch.utils.data import DataLoader
 
-from ..recipe import aspect_ratio_note
 from ..runtime.batch import images_per_gpu
 from ..runtime.config import ConfigError
 from ..sync_bn import bn_sizes
@@ -84,13 +83,7 @@ def batches_note(loader: DataLoader) -> str | None:
     if not hasattr(sampler, 'drop_last'):
         return None
     images, each = len(sampler.sampler), images_per_gpu(loader)
-    if sampler.drop_last:
-        # By name, since nothing else here needs mmdet.
-        names = [kind.__name__ for kind in type(sampler).__mro__]
-        if 'AspectRatioBatchSampler' in names:
-            return aspect_ratio_note(images, each)
-        return None
-    if images % each == 0:
+    if sampler.drop_last or images % each == 0:
         return None
     return (
         f'the last batch of an epoch holds {images % each} image(s) instead '

@@ -30,7 +30,6 @@ from ..monitor import (
 )
 from ..runtime.batch import images_per_gpu
 from ..runtime.config import ConfigError
-from ..sync_bn.groups import bn_group
 
 _LEVELS = dict(error=logging.ERROR, warning=logging.WARNING, info=logging.INFO)
 # What of a layer's row is drawn over time.
@@ -202,7 +201,6 @@ class BNStatsMonitorHook(Hook):
             self._probe = None
             _log('the model has no BatchNorm: nothing to watch.')
             return
-        bn_group(None, self._probe.device)
         try:
             self._images = images_per_gpu(runner.train_dataloader)
         except ValueError:

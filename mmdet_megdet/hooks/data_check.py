@@ -6,15 +6,16 @@ from __future__ import annotations
 import logging
 from typing import Any, Literal
 
-from mmengine.dist import broadcast_object_list, is_main_process
 from mmengine.hooks import Hook
 from mmengine.logging import print_log
 from mmengine.registry import HOOKS
 from mmengine.runner import BaseLoop, Runner
 
-from ..runtime.annotation_files import AnnotationProblem, find_problems
+from ..runtime.annotation_files import check_annotation_files
 from ..runtime.config import ConfigError
-from ..runtime.pictures import DataError, check_loading, innermost
+from ..runtime.pictures import check_loading, innermost
+from ..runtime.setup_check import check_setup
+from ..runtime.workers import hold_workers
 
 
 @HOOKS.register_module()
@@ -29,23 +30,27 @@ class DataCheckHook(Hook):
       path, on the rank that loads it. (OpenCV fills up a JPEG that is cut
       off with grey, and says nothing that stops a training.) Of JPEG and PNG
       on a disk the last bytes are read for it.
-    - Before training rank 0 reads the annotation files of training and
-      validation once more, if they are in COCO's format, for what mmdet's
-      CocoDataset leaves out without a word: annotations of categories that
-      ``metainfo.classes`` lacks, or that the file itself does not name; boxes
-      outside the picture; annotations of no picture; and files without
-      pictures or annotations. All ranks raise the same DataError, with the
-      file and the ids. Boxes that reach over an edge, or have no area, are
-      told as a warning.
+    - An image whose size, as the pipeline decodes it, is not the annotation
+      file's raises it too: its boxes would lie wrong.
+    - Before training rank 0 judges the annotation files of training and
+      validation, evaluators' included, by
+      :func:`~mmdet_megdet.annotations.judge`. All ranks raise the same
+      DataError, with the file and the ids, for what mmdet or pycocotools
+      would stumble over, now or after an epoch, and for what they would take
+      for something else without a word: labels that mean another category
+      there, annotations of categories that ``metainfo.classes`` lacks, boxes
+      outside the image. What is only left out or clipped is told as a
+      warning.
 
-    The rest is ``tools/doctor.py``'s, which also reads all pictures ahead of
-    a training. A data set that cannot be built raises before any hook runs;
-    ``tools/train.py`` looks for that.
+    ``tools/train.py`` judges by the same function before it builds anything,
+    and ``tools/doctor.py`` ahead of all, with the images too. Under another
+    program mmdet has built the data sets before any hook runs, and raises by
+    itself what it cannot read.
 
     Args:
-        annotations (str): 'raise'; 'warn', for trainings that leave out
-            categories on purpose; or 'off', which does not read the files.
-            Defaults to 'raise'.
+        annotations (str): 'raise'; 'warn', which lets pass what would train
+            otherwise than it seems, such as categories left out on purpose;
+            or 'off', which does not read the files. Defaults to 'raise'.
 
     Examples:
         >>> default_hooks = dict(
@@ -66,26 +71,19 @@ class DataCheckHook(Hook):
         self.annotations = annotations
 
     def before_run(self, runner: Runner) -> None:
-        """Check the annotation files, if this is a training; a collective."""
+        """Judge the annotation files, if this is a training; a collective."""
+        check_setup(runner)
+        hold_workers(runner)
         # In val() and test() the Runner has not built it.
         if self.annotations == 'off' or not isinstance(
             runner._train_loop, BaseLoop
         ):
             return
-        found: list[Any] = [_problems(runner) if is_main_process() else None]
-        broadcast_object_list(found)
-        problems: list[AnnotationProblem] = found[0]
-        grave = [problem.text for problem in problems if problem.grave]
-        if grave and self.annotations == 'raise':
-            raise DataError(
-                f'{" ".join(grave)} mmdet would leave them out of training '
-                "without a word. Mend the file, or the data set's "
-                'metainfo=dict(classes=...); or say that it is on purpose: '
-                "default_hooks.data_check.annotations='warn'."
-            )
-        for problem in problems:
+        for verdict in check_annotation_files(
+            _as_built(runner), mode=self.annotations
+        ):
             print_log(
-                f'DataCheckHook: {problem.text}',
+                f'DataCheckHook: {verdict.text} {verdict.remedy}',
                 logger='current',
                 level=logging.WARNING,
             )
@@ -107,28 +105,47 @@ class DataCheckHook(Hook):
         check_loading(runner.test_dataloader.dataset)
 
 
-def _problems(runner: Runner) -> list[AnnotationProblem]:
-    found: dict[tuple, list[AnnotationProblem]] = {}
-    for loop in (runner._train_loop, runner._val_loop):
-        if not isinstance(loop, BaseLoop):
-            continue
-        for dataset in innermost(loop.dataloader.dataset):
-            # Those which read their file by pycocotools.
-            if not hasattr(dataset, 'COCOAPI'):
-                continue
-            classes = dataset.metainfo['classes']
-            # A single name is allowed too.
-            classes = (classes,) if isinstance(classes, str) else classes
-            key = dataset.ann_file, tuple(classes)
-            if key not in found:
-                found[key] = _of_file(*key)
-    return [problem for problems in found.values() for problem in problems]
+def _as_built(runner: Runner) -> dict[str, Any]:
+    """Return a config of the data sets that a Runner has built.
+
+    The Runner may not have been built from a config.
+    """
+    cfg: dict[str, Any] = dict(default_scope=runner.default_scope.scope_name)
+    for role, loop in (
+        ('train', runner._train_loop),
+        ('val', runner._val_loop),
+    ):
+        if isinstance(loop, BaseLoop):
+            datasets = innermost(loop.dataloader.dataset)
+            cfg[f'{role}_dataloader'] = dict(
+                dataset=dict(datasets=[*map(_as_config, datasets)])
+            )
+            cfg[f'{role}_evaluator'] = runner.cfg.get(f'{role}_evaluator')
+    return cfg
 
 
-def _of_file(path: str, classes: tuple[str, ...]) -> list[AnnotationProblem]:
-    # Whatever happens on this rank, the others wait to be told.
-    try:
-        return find_problems(path, classes)
-    except Exception as error:
-        text = f'{path} was not checked: {type(error).__name__}: {error}'
-        return [AnnotationProblem(text, grave=False)]
+def _as_config(dataset: Any) -> dict:
+    """Return a built data set's part of a config."""
+    transforms = getattr(getattr(dataset, 'pipeline', None), 'transforms', ())
+    options = ('with_mask', 'color_type', 'imdecode_backend')
+    return dict(
+        type=type(dataset),
+        ann_file=getattr(dataset, 'ann_file', None),
+        metainfo=dict(classes=getattr(dataset, 'metainfo', {}).get('classes')),
+        data_prefix=dict(getattr(dataset, 'data_prefix', {})),
+        backend_args=getattr(dataset, 'backend_args', None),
+        filter_cfg=getattr(dataset, 'filter_cfg', None),
+        indices=getattr(dataset, '_indices', None),
+        test_mode=getattr(dataset, 'test_mode', False),
+        pipeline=[
+            dict(
+                type=type(step).__name__,
+                **{
+                    name: getattr(step, name)
+                    for name in options
+                    if hasattr(step, name)
+                },
+            )
+            for step in transforms
+        ],
+    )

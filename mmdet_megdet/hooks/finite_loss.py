@@ -22,7 +22,7 @@ from ..runtime.losses import (
     named_losses,
     not_finite,
 )
-from ..sync_bn.groups import bn_group
+from ..sync_bn.groups import world_size
 from ..updates import SkipUpdate, UpdateTrainLoop
 from .place import place_of
 
@@ -98,10 +98,9 @@ class FiniteLossHook(Hook):
         self._handle = None
 
     def before_train(self, runner: Runner) -> None:
-        """Begin to look; a collective."""
+        """Begin to look."""
         self._runner = runner
         self._device = next(runner.model.parameters()).device
-        self._group = bn_group(None, self._device)
         if self.on_failure == 'skip' and not isinstance(
             runner.train_loop, UpdateTrainLoop
         ):
@@ -154,8 +153,9 @@ class FiniteLossHook(Hook):
             return
         losses = named_losses(output)
         flag = not_finite(losses, self._device)
-        if self._group is not None:
-            dist.all_reduce(flag, dist.ReduceOp.MAX, self._group)
+        if world_size() > 1:
+            # On the default group: no gradients travel yet.
+            dist.all_reduce(flag, dist.ReduceOp.MAX)
         if not flag.item():
             return
         text = self._describe(losses)

@@ -15,12 +15,14 @@ from mmengine.registry import HOOKS
 from mmengine.runner import BaseLoop, EpochBasedTrainLoop, Runner
 
 from ..runtime.config import ConfigError
+from ..runtime.setup_check import check_setup
 from ..runtime.termination import (
     REQUEUE_STATUS,
     Preempted,
     TerminationSignal,
     shield_workers,
 )
+from ..runtime.workers import hold_workers
 from ..sync_bn.groups import group_timeout
 from .atomic_checkpoint import AtomicCheckpointHook
 from .rank_watch import RankWatchHook
@@ -43,7 +45,7 @@ class PreemptionHook(Hook):
     - A validation is first carried to its end.
     - If a rank has failed or is gone, there is nothing to agree with: a rank
       that got SIGTERM, as torchrun sends it then, ends within seconds with
-      status 1 and says so, even if it waits in a collective. (This needs
+      status 69 and says so, even if it waits in a collective. (This needs
       ``RankWatchHook``.)
     - The dataloaders' workers do not heed a SIGTERM that comes from
       elsewhere than their training process.
@@ -73,6 +75,8 @@ class PreemptionHook(Hook):
 
     def before_run(self, runner: Runner) -> None:
         """Shield the workers, ahead of hooks that look at the loader."""
+        check_setup(runner)
+        hold_workers(runner)
         for loop in (runner._train_loop, runner._val_loop):
             if isinstance(loop, BaseLoop):
                 shield_workers(loop.dataloader)

@@ -14,6 +14,7 @@ from mmengine.runner import Runner
 from torch import nn
 
 from ..runtime.batch import images_per_gpu
+from ..runtime.setup_check import check_setup
 from ..sync_bn import bn_sizes, pool_running_stats, resolve_bn_groups
 from ..sync_bn.groups import world_size
 
@@ -35,7 +36,7 @@ class SyncBNGroupHook(Hook):
       together the buffers stay as they are, bit for bit.
 
     It runs ahead of ``SyncBuffersHook``, which then averages what is equal
-    already. (Alone that hook would drop the variance between groups.)
+    already.
 
     Args:
         bn_size (int, optional): Overrides the layers' own ``bn_size``. None
@@ -65,6 +66,10 @@ class SyncBNGroupHook(Hook):
     ) -> None:
         self.bn_size = bn_size
         self.strict = strict
+
+    def before_run(self, runner: Runner) -> None:
+        """Refuse what cannot work, ahead of the groups; a collective."""
+        check_setup(runner)
 
     def before_train(self, runner: Runner) -> None:
         """Make the BN groups."""

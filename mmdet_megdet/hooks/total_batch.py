@@ -14,6 +14,7 @@ from torch.utils.data import DataLoader
 
 from ..recipe import BatchPlan, PlanError, format_table, plan_rows
 from ..runtime.config import ConfigError, check_lr_scaling
+from ..runtime.setup_check import check_setup
 from ..schedulers import WarmupParamScheduler
 from ..updates import UpdateNote, UpdateTrainLoop, epoch_began, unit_of
 from .batch_facts import agreed_facts, batches_note, micro_batches_per_epoch
@@ -122,6 +123,7 @@ class TotalBatchHook(Hook):
             )
         loop = runner.train_loop
         if isinstance(loop, UpdateTrainLoop):
+            check_setup(runner)
             return
         plan = self.plan_for(runner, loop.dataloader)
         if isinstance(loop, IterBasedTrainLoop) and plan.accumulation > 1:
@@ -135,6 +137,7 @@ class TotalBatchHook(Hook):
                 "UpdateBatchSampler'): there all lengths are updates."
             )
         runner.optim_wrapper._accumulative_counts = plan.accumulation
+        check_setup(runner)
 
     def after_load_checkpoint(self, runner: Runner, checkpoint: dict) -> None:
         """Note the plan by which the checkpoint was trained."""

@@ -11,7 +11,7 @@ import torch
 import torch.distributed as dist
 
 from ..sync_bn import MegDetSyncBN
-from ..sync_bn.groups import bn_group, world_size
+from ..sync_bn.groups import world_size
 from .probe import Probe
 
 # Channels of which a rank tells mean and variance: enough for a share that is
@@ -119,15 +119,14 @@ def majority(values: np.ndarray) -> tuple[float, list[int]]:
 def gather(vector: np.ndarray, device: torch.device) -> np.ndarray:
     """All ranks' vectors, ``(R, size)``: the one collective.
 
-    On the group on which BatchNorm of all ranks communicates. All ranks call
-    it.
+    On the default group: it comes between iterations, where no gradients
+    travel. All ranks call it.
     """
-    group = bn_group(None, device)
-    if group is None:
+    if world_size() == 1:
         return vector[None]
     own = torch.from_numpy(vector).to(device)
     every = [torch.empty_like(own) for _ in range(world_size())]
-    dist.all_gather(every, own, group=group)
+    dist.all_gather(every, own)
     return torch.stack(every).cpu().numpy()
 
 

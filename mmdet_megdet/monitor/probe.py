@@ -12,8 +12,7 @@ from mmengine.model import is_model_wrapper
 from torch import Tensor, nn
 
 from ..sync_bn import MegDetSyncBN, report_batch_norm
-from ..sync_bn.blocks import dense
-from ..sync_bn.moments import local_moments
+from ..sync_bn.kernels import local_moments
 from ..sync_bn.observation import CollectiveTimer, Observation
 from ..sync_bn.recomputation import in_recomputation
 
@@ -157,7 +156,7 @@ class Probe:
         if in_recomputation():
             return
         x = args[0] if args else kwargs['input']
-        moments = local_moments(dense(x.detach()))
+        moments = local_moments(x.detach())
         self._note(Call(index, *moments, group=None))
 
     def _note(self, call: Call) -> None:

@@ -1,6 +1,14 @@
 # Copyright (c) mmdet_megdet contributors. All rights reserved.
 """The gradient noise scale: which batch the data reward."""
 
+from .advice import (
+    CriticalBatch,
+    epochs_factor,
+    fit_critical_batch,
+    linear_lr,
+    noise_limited_lr,
+    square_root_lr,
+)
 from .estimator import (
     Moments,
     NoiseScale,
@@ -22,6 +30,7 @@ from .variance import averaged, dissimilarity, module_factors
 __all__ = [
     'FILE_NAME',
     'TOTAL',
+    'CriticalBatch',
     'GradientMeter',
     'ManyPiecesError',
     'Measurement',
@@ -32,11 +41,16 @@ __all__ = [
     'averaged',
     'coupled_ranks',
     'dissimilarity',
+    'epochs_factor',
+    'fit_critical_batch',
     'from_parts',
+    'linear_lr',
     'module_factors',
+    'noise_limited_lr',
     'noise_scale',
     'open_record',
     'parts_as_json',
     'parts_of',
     'read_records',
+    'square_root_lr',
 ]

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 
 def aspect_ratio_note(images_on_rank: int, images_per_gpu: int) -> str | None:
-    """What is wrong with mmdet's batches where the images come out even.
+    """Say what mmdet's batches would do where the images come out even.
 
     ``AspectRatioBatchSampler(drop_last=True)`` (mmdet 3.3.0) joins what
     remains of portraits and of landscapes, and drops it also where that is a
@@ -17,7 +17,8 @@ def aspect_ratio_note(images_on_rank: int, images_per_gpu: int) -> str | None:
         images_per_gpu (int): Images that each rank sees at once.
 
     Returns:
-        str, optional: The note, with a remedy; None where nothing is wrong.
+        str, optional: The note, with a remedy, which holds where there are
+        portraits and landscapes; None where nothing is wrong.
     """
     # A batch of one is full at once, and leaves no remainder.
     if images_per_gpu == 1 or images_on_rank % images_per_gpu:
@@ -27,7 +28,9 @@ def aspect_ratio_note(images_on_rank: int, images_per_gpu: int) -> str | None:
         f'batches of {images_per_gpu}. AspectRatioBatchSampler('
         'drop_last=True) then leaves out one full batch on those ranks where '
         'portraits and landscapes fill it only together: ranks would make '
-        'different numbers of iterations, and wait for each other in vain. '
-        'Unless all pictures are of one orientation, change the images per '
-        'GPU or the number of images.'
+        'different numbers of iterations, and their collectives would not '
+        "meet. Set train_cfg.type='UpdateTrainLoop' and "
+        "train_dataloader.batch_sampler=dict(type='UpdateBatchSampler'), or "
+        'change the images per GPU or their number. (Images of one '
+        'orientation alone are no problem.)'
     )

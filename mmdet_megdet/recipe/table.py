@@ -29,7 +29,7 @@ def plan_rows(plan: BatchPlan, images: int | None = None) -> dict[str, str]:
     }
     if images is not None:
         updates, rest = divmod(images, plan.total_batch_size)
-        rows['epoch'] = f'{updates} updates, {rest} images left out'
+        rows['epoch'] = f'{updates} updates, {rest} images over'
     return rows
 
 

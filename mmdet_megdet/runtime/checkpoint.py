@@ -4,8 +4,13 @@
 Since torch 2.6 ``torch.load`` unpickles tensors and plain containers only,
 unless it is told to trust the file. MMEngine's checkpoints also hold its log
 buffers, so stock MMEngine 0.10.7 cannot read back what it wrote itself.
-Importing this module allows exactly what those buffers consist of, and makes
-MMEngine's loaders say clearly what they refuse. A file's code never runs.
+Importing this module allows exactly what those consist of (``safe_globals``),
+and makes MMEngine's loaders say clearly what they refuse.
+
+Neither a file's code nor its text ever runs: the configs that a checkpoint
+holds are text, which MMEngine would execute (``Runner.resume`` of a
+``meta['config']``, its inferencers of a ``cfg``), and which its loaders do not
+hand on any more.
 """
 
 from __future__ import annotations
@@ -14,22 +19,23 @@ import functools
 import os
 import pickle
 import zipfile
+from collections import OrderedDict
 from collections.abc import Callable
-from types import FunctionType
 from typing import Any
 
-import numpy as np
 import torch
-from mmengine.logging import HistoryBuffer
 from mmengine.runner import checkpoint as upstream
 from mmengine.runner.checkpoint import CheckpointLoader
+
+from .safe_globals import allowed_globals
 
 # torch's own switch. It reaches every torch.load of the process that does
 # not state `weights_only` itself, which is how MMEngine calls it.
 _TRUST_VARIABLE = 'TORCH_FORCE_NO_WEIGHTS_ONLY_LOAD'
-
-# Boolean, integer and floating point; no object, text or record arrays.
-_NUMPY_TYPE_CODES = '?bhilqBHILQefdg'
+# Under which MMEngine finds texts to execute, in the order of their worth.
+_CONFIG_KEYS = ('cfg', 'config')
+# What a resumed run asks its checkpoint for.
+_OF_TRAINING = ('meta', 'message_hub', 'epoch', 'iter')
 
 
 class CheckpointError(RuntimeError):
@@ -46,60 +52,90 @@ def trust_checkpoints() -> None:
     os.environ[_TRUST_VARIABLE] = '1'
 
 
-def history_buffer_attribute(owner: object, name: str) -> FunctionType:
-    """Stands in for ``builtins.getattr`` while a checkpoint is unpickled.
+class NotResumableError(CheckpointError, KeyError):
+    """What only a whole training's checkpoint holds is missing in this one.
 
-    A pickled :class:`HistoryBuffer` names its statistics (``min``, ``mean``,
-    ...) as ``getattr(HistoryBuffer, 'min')``. Only public methods that the
-    class itself defines are served.
+    A KeyError too, which MMEngine catches where it can do without.
+    """
+
+    # KeyError's is a repr.
+    __str__ = CheckpointError.__str__
+
+
+class LoadedCheckpoint(dict):
+    """A checkpoint as MMEngine is handed it.
+
+    Contract: it holds no stored config under any key that MMEngine reads one
+    from; :attr:`config_text` has it, to be parsed as data. Asking for what
+    only a training's checkpoint has, where it is missing, says so.
 
     Args:
-        owner (object): Object whose attribute the file asks for.
-        name (str): Name of the attribute.
+        content (dict): What the file holds, or its ``meta``.
+        source (str): The file.
+    """
+
+    def __init__(self, content: dict, source: str) -> None:
+        # Not by its own methods, which a file can hide by attributes.
+        super().__init__(dict.items(content))
+        self.source = source
+        self.config_text: str | None = None
+        if hasattr(content, '_metadata'):  # of a model's state_dict
+            self._metadata = content._metadata
+
+    def __missing__(self, key: str) -> None:
+        if key not in _OF_TRAINING:
+            raise KeyError(key)
+        raise NotResumableError(
+            f'{self.source} cannot be resumed from: it has no {key!r}, which '
+            'every checkpoint of a training by MMEngine has. It holds weights '
+            'alone, or MMDetection 2.x wrote it. To start a new training '
+            'from its weights, load_from is meant: leave --resume (resume) '
+            f'out and set --cfg-options load_from={self.source}'
+        )
+
+    def __reduce__(self) -> tuple:
+        """Write as what torch's safe loading reads."""
+        return OrderedDict, (), None, None, iter(self.items())
+
+
+def without_configs(content: Any, source: str) -> Any:
+    """Take the stored configs out of what a file holds.
+
+    Args:
+        content (Any): What the file holds.
+        source (str): The file.
 
     Returns:
-        FunctionType: The method, unbound.
-
-    Raises:
-        pickle.UnpicklingError: If the file asks for anything else.
+        LoadedCheckpoint: Unless it is no dict.
     """
-    if owner is HistoryBuffer and not str(name).startswith('_'):
-        method = vars(HistoryBuffer).get(name)
-        if isinstance(method, FunctionType):
-            return method
-    raise pickle.UnpicklingError(
-        f'getattr({getattr(owner, "__qualname__", type(owner))}, {name!r}): '
-        "only HistoryBuffer's own public methods are allowed"
-    )
-
-
-def allowed_globals() -> list:
-    """What MMEngine's own checkpoints need beyond torch's default list.
-
-    Returns:
-        list: Entries for :func:`torch.serialization.add_safe_globals`.
-    """
-    reconstruct = np.empty(0).__reduce__()[0]
-    scalar = np.float64(0).__reduce__()[0]
-    dtype_classes = {type(np.dtype(code)) for code in _NUMPY_TYPE_CODES}
-    # bytes: how an empty array is written.
-    allowed = [HistoryBuffer, np.ndarray, np.dtype, *dtype_classes, bytes]
-    allowed.append((history_buffer_attribute, 'builtins.getattr'))
-    # numpy 2 renamed the module; either writes files that the other reads.
-    for module in ('numpy.core.multiarray', 'numpy._core.multiarray'):
-        allowed.append((reconstruct, f'{module}._reconstruct'))
-        allowed.append((scalar, f'{module}.scalar'))
-    return allowed
+    if not isinstance(content, dict):
+        return content
+    checkpoint = LoadedCheckpoint(content, source)
+    texts = []
+    if isinstance(checkpoint.get('meta'), dict):
+        meta = LoadedCheckpoint(checkpoint['meta'], source)
+        texts += [meta.pop(key, None) for key in _CONFIG_KEYS]
+        checkpoint['meta'] = meta
+    if isinstance(checkpoint.get('message_hub'), dict):
+        hub = dict(dict.items(checkpoint['message_hub']))
+        for part in ('runtime_info', 'resumed_keys'):
+            if isinstance(hub.get(part), dict):
+                hub[part] = dict(dict.items(hub[part]))
+                texts += [hub[part].pop(key, None) for key in _CONFIG_KEYS]
+        checkpoint['message_hub'] = hub
+    texts = [text for text in texts if type(text) is str]
+    checkpoint.config_text = texts[0] if texts else None
+    return checkpoint
 
 
 def _explained(loader: Callable) -> Callable:
-    """Makes one of MMEngine's checkpoint loaders give clear errors."""
+    """Makes one of MMEngine's checkpoint loaders safe, its errors clear."""
 
     @functools.wraps(loader)
     def load(filename: str, map_location: Any = None, **kwargs) -> Any:
         path = os.path.expanduser(filename)
         try:
-            return loader(filename, map_location=map_location, **kwargs)
+            content = loader(filename, map_location=map_location, **kwargs)
         except Exception as error:
             if _is_refusal(error):
                 raise CheckpointError(
@@ -118,6 +154,7 @@ def _explained(loader: Callable) -> Callable:
                     f'earlier one. (torch says: {_last_line(error)})'
                 ) from error
             raise
+        return without_configs(content, filename)
 
     return load
 
@@ -146,7 +183,7 @@ def _is_damage(path: str, error: Exception) -> bool:
         error, pickle.UnpicklingError | EOFError | UnicodeDecodeError
     ):
         return True
-    reasons = ('PytorchStreamReader', 'Invalid magic number')
+    reasons = ('PytorchStreamReader', 'Invalid magic number', 'TorchScript')
     if any(text in str(error) for text in reasons):
         return True
     if not os.path.isfile(path):
@@ -178,6 +215,8 @@ def _register() -> None:
         (('modelzoo://', 'torchvision://'), upstream.load_from_torchvision),
         (('open-mmlab://', 'openmmlab://'), upstream.load_from_openmmlab),
         ('mmcls://', upstream.load_from_mmcls),
+        ('pavi://', upstream.load_from_pavi),
+        ((r'(\S+\:)?s3://', r'(\S+\:)?petrel://'), upstream.load_from_ceph),
     ):
         CheckpointLoader.register_scheme(
             prefixes, loader=_explained(loader), force=True

@@ -157,7 +157,9 @@ def _is_resumable(path: Path) -> bool:
         content = torch.load(path, map_location='cpu', mmap=True)
     except Exception:
         return False
-    return isinstance(content, dict) and {'meta', 'optimizer'} <= set(content)
+    # MMDetection 2.x's have no message hub.
+    needed = {'meta', 'message_hub', 'optimizer'}
+    return isinstance(content, dict) and needed <= set(content)
 
 
 def _sync_folder(folder: Path) -> None:

@@ -8,24 +8,27 @@ import gc
 import os
 import sys
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import torch.distributed as dist
 from mmengine.config import Config, DictAction
+from mmengine.dist import is_main_process
 from mmengine.registry import RUNNERS
 from mmengine.runner import Runner
 from torch.distributed.elastic.multiprocessing.errors import (
     get_error_handler,
 )
 
+from .annotation_files import check_annotation_files, data_check_of
 from .checkpoint import CheckpointError, trust_checkpoints
 from .config import ConfigError, adapt_config
 from .launch import LaunchError, init_distributed
 from .losses import NonFiniteLossError
 from .pictures import DataError
+from .rank_watch import is_collective_error
 from .same_run import check_same_run
-from .termination import Preempted
+from .termination import RANK_LOST_STATUS, Preempted
 
 # Whose messages say all: no traceback.
 _TOLD = (
@@ -135,6 +138,29 @@ def join(cfg: Config) -> int:
     return init_distributed(cfg.launcher, dist_cfg)
 
 
+def judge_annotations(
+    cfg: Config, roles: Sequence[str] = ('train', 'val')
+) -> None:
+    """Judges the annotation files before anything is built; a collective.
+
+    What does not stop the run is printed, unless DataCheckHook will log it.
+
+    Args:
+        cfg (Config): As :func:`load_config` gives it, in the distributed run
+            that :func:`join` joined.
+        roles (Sequence[str]): For which of 'train', 'val' and 'test'.
+
+    Raises:
+        DataError: On every rank, if a file cannot be used, or would not be
+            used as is meant.
+    """
+    said = check_annotation_files(cfg, roles)
+    logged = 'train' in roles and data_check_of(cfg) is not None
+    if is_main_process() and not logged:
+        for verdict in said:
+            print(f'warning: {verdict.text} {verdict.remedy}', file=sys.stderr)
+
+
 def build_runner(cfg: Config) -> Runner:
     """Builds the runner, in the distributed run that :func:`join` joined.
 
@@ -159,8 +185,9 @@ def run_tool(main: Callable[[], None]) -> None:
     """Runs a tool's main function and ends the process properly.
 
     A user's mistake is printed as one message, anything else with its
-    traceback; the exit status is then 1. torchrun's closing summary shows
-    the error too. After an error in a distributed run the process exits at
+    traceback; the exit status is then 1, or 69 where the error may be the
+    consequence of another rank's end. torchrun's closing summary shows the
+    error too. After an error in a distributed run the process exits at
     once: an orderly exit waits for collectives that are under way, which the
     other ranks will never join, and the launcher ends those ranks only when
     it sees this one gone. So it does when training was preempted, with the
@@ -180,6 +207,8 @@ def run_tool(main: Callable[[], None]) -> None:
     except (Exception, KeyboardInterrupt) as error:
         traceback.print_exc()
         get_error_handler().record_exception(error)
+        if is_collective_error(error):
+            status = RANK_LOST_STATUS
     else:
         if dist.is_initialized():
             # The runner and its model are in reference cycles and hold the

@@ -3,9 +3,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from mmengine.config import Config
+from mmengine.registry import PARAM_SCHEDULERS
+
+from ..schedulers import WarmupParamScheduler
 
 _OURS = 'MegDetDistributedDataParallel'
 # What the Runner builds without a type; ours is a subclass of it.
@@ -23,6 +27,13 @@ _STOCK_HOOKS = (
 )
 
 
+# Which every run has unless its config says None.
+_ALWAYS = dict(
+    readable_checkpoint=dict(type='ReadableCheckpointHook'),
+    resume_report=dict(type='ResumeReportHook'),
+)
+
+
 class ConfigError(ValueError):
     """A config that cannot do what it says."""
 
@@ -35,7 +46,8 @@ def adapt_config(cfg: Config) -> Config:
     wrapper of the user's own stays. ``cfg.find_unused_parameters``, which
     MMEngine drops as soon as a ``model_wrapper_cfg`` is given, is copied
     into the wrapper's options. A default hook that is None is left out, which
-    MMEngine itself does with its own hooks alone.
+    MMEngine itself does with its own hooks alone. The hooks that keep
+    checkpoints readable and tell of changed configs are added.
 
     Args:
         cfg (Config): The config as the user wrote it; it is not changed.
@@ -47,11 +59,12 @@ def adapt_config(cfg: Config) -> Config:
         ConfigError: If ``cfg.find_unused_parameters`` contradicts
             ``cfg.model_wrapper_cfg``, or the wrapper is the user's own and
             would not hear of it; or if ``cfg.sync_bn`` would undo
-            ``MegDetSyncBN``.
+            ``MegDetSyncBN``, or a warm-up has no ``end``.
     """
     cfg = cfg.copy()
     wrapper = dict(cfg.get('model_wrapper_cfg') or {})
     _check_sync_bn(cfg, wrapper)
+    check_warmup_ends(cfg.get('param_scheduler'))
     asked = cfg.get('find_unused_parameters')
     said = wrapper.get('find_unused_parameters')
     if asked is not None and said is not None and asked != said:
@@ -72,12 +85,12 @@ def adapt_config(cfg: Config) -> Config:
             'or leave model_wrapper_cfg out.'
         )
     cfg.model_wrapper_cfg = wrapper
-    if cfg.get('default_hooks'):
-        cfg.default_hooks = {
-            name: hook
-            for name, hook in cfg.default_hooks.items()
-            if hook is not None or name in _STOCK_HOOKS
-        }
+    hooks = _ALWAYS | dict(cfg.get('default_hooks') or {})
+    cfg.default_hooks = {
+        name: hook
+        for name, hook in hooks.items()
+        if hook is not None or name in _STOCK_HOOKS
+    }
     return cfg
 
 
@@ -108,6 +121,46 @@ def _mentions(node: Any, type_name: str) -> bool:
     if isinstance(node, list | tuple):
         return any(_mentions(value, type_name) for value in node)
     return False
+
+
+def check_warmup_ends(configs: Any) -> None:
+    """Refuse a warm-up without ``end``.
+
+    The Runner fills a missing ``end`` with the length of the training,
+    before a scheduler's class could see that it was missing: for want of
+    ``by_epoch`` with the number of epochs, though the warm-up counts updates.
+
+    Args:
+        configs (Any): The config's ``param_scheduler``: one, a list, or for
+            several optimizers a dict of these; what is no config is left out.
+
+    Raises:
+        ConfigError: If there is one.
+    """
+    for config in each_config(configs):
+        if config.get('end') is not None:
+            continue
+        kind = config.get('type')
+        cls = PARAM_SCHEDULERS.get(kind) if isinstance(kind, str) else kind
+        if isinstance(cls, type) and issubclass(cls, WarmupParamScheduler):
+            raise ConfigError(
+                f'param_scheduler: {cls.__name__} has no end, which is '
+                'required: give the step that is to use the end value, in '
+                'optimizer updates (end=1000) unless count or by_epoch says '
+                'otherwise. (The Runner would take the length of the whole '
+                'training, in epochs.)'
+            )
+
+
+def each_config(configs: Any) -> Iterator[dict]:
+    """Iterate over the dicts with a type in nested lists and dicts."""
+    if isinstance(configs, dict) and 'type' not in configs:
+        configs = list(configs.values())
+    if isinstance(configs, Sequence) and not isinstance(configs, str):
+        for config in configs:
+            yield from each_config(config)
+    elif isinstance(configs, dict):
+        yield configs
 
 
 def check_auto_scale_lr(cfg: Config, world_size: int) -> None:

@@ -9,16 +9,22 @@ leaves it alone; on GPUs the Runner makes it.
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 from collections.abc import Mapping
 from datetime import timedelta
 from numbers import Real
+from pathlib import Path
 
 import torch
 import torch.distributed as dist
 from mmengine.device import get_device
 
+# A line of sattach --layout.
+_NODE = re.compile(r'\s*Node \d+ \((?P<name>.+)\), .*: (?P<tasks>[\d ]+)')
+_UNKNOWN_HOST = "cannot tell rank 0's host ({}): set MASTER_ADDR to it."
 _DEFAULT_PORT = '29500'  # torch.distributed's and MMEngine's
+_LAUNCH_ORDER = 'NCCL_LAUNCH_ORDER_IMPLICIT'
 
 
 class LaunchError(RuntimeError):
@@ -29,7 +35,9 @@ def export_rank(launcher: str, port: int | None = None) -> int:
     """Translates a launcher's environment into torch's variables.
 
     Sets RANK, LOCAL_RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT as
-    ``mmengine.dist.init_dist`` does, so that either may do it.
+    ``mmengine.dist.init_dist`` does, so that either may do it. On NVIDIA's
+    GPUs NCCL_LAUNCH_ORDER_IMPLICIT=1 too, where the user has not set it:
+    BatchNorm's collectives run beside DDP's on another communicator.
 
     Args:
         launcher (str): 'none', 'pytorch' (torchrun), 'slurm' or 'mpi'
@@ -57,7 +65,7 @@ def export_rank(launcher: str, port: int | None = None) -> int:
         if port is not None:
             env['MASTER_PORT'] = str(port)
         if 'MASTER_ADDR' not in env:
-            env['MASTER_ADDR'] = _first_slurm_host()
+            env['MASTER_ADDR'] = _slurm_host_of_rank_0()
     elif launcher == 'mpi':
         prefix = 'OMPI_COMM_WORLD_'
         names = [prefix + name for name in ('RANK', 'LOCAL_RANK', 'SIZE')]
@@ -78,7 +86,25 @@ def export_rank(launcher: str, port: int | None = None) -> int:
             "let the launcher show all of the machine's GPUs to each "
             'process, or set CUDA_VISIBLE_DEVICES=-1 to run on the CPU.'
         )
+    if gpus and torch.version.cuda is not None:
+        _keep_launch_order()
     return int(env['WORLD_SIZE'])
+
+
+def _keep_launch_order() -> None:
+    """Let NCCL start the kernels of all communicators in the host's order.
+
+    Where they start in another order on another rank, ranks may wait for each
+    other for ever. NCCL before 2.26 does not know the variable.
+    """
+    own = os.environ.get('NCCL_CONF_FILE', Path.home() / '.nccl.conf')
+    for path in map(Path, (own, '/etc/nccl.conf')):
+        # The environment would override what a user has written there.
+        if path.is_file() and _LAUNCH_ORDER in path.read_text(
+            'utf-8', 'replace'
+        ):
+            return
+    os.environ.setdefault(_LAUNCH_ORDER, '1')
 
 
 def init_distributed(launcher: str, dist_cfg: Mapping | None = None) -> int:
@@ -143,19 +169,51 @@ def _require(launcher: str, *names: str) -> None:
         )
 
 
-def _first_slurm_host() -> str:
-    _require('slurm', 'SLURM_NODELIST')
-    nodes = os.environ['SLURM_NODELIST']
+def _slurm_host_of_rank_0() -> str:
+    """Name the node on which task 0 of this job step runs.
+
+    It is the first of the step's nodes, unless tasks were dealt out as a file
+    said (``srun --distribution=arbitrary``): then Slurm is asked.
+    """
+    env = os.environ
+    if '0' in env.get('SLURM_GTIDS', env['SLURM_PROCID']).split(','):
+        own = env.get('SLURMD_NODENAME')
+        if own:
+            return own
+    if 'arbitrary' in env.get('SLURM_DISTRIBUTION', '') or any(
+        name in env for name in ('SLURM_HOSTFILE', 'SLURM_ARBITRARY_NODELIST')
+    ):
+        return _host_by_layout()
+    # srun may have been given a part of the job's nodes.
+    for name in ('SLURM_STEP_NODELIST', 'SLURM_JOB_NODELIST'):
+        if env.get(name):
+            break
+    else:
+        name = 'SLURM_NODELIST'
+        _require('slurm', name)
+    return _ask_slurm('scontrol', 'show', 'hostnames', env[name]).split()[0]
+
+
+def _host_by_layout() -> str:
+    _require('slurm', 'SLURM_JOB_ID', 'SLURM_STEP_ID')
+    step = '{SLURM_JOB_ID}.{SLURM_STEP_ID}'.format_map(os.environ)
+    layout = _ask_slurm('sattach', '--layout', step)
+    for line in layout.splitlines():
+        node = _NODE.fullmatch(line)
+        if node and '0' in node['tasks'].split():
+            return node['name']
+    raise LaunchError(_UNKNOWN_HOST.format(f'sattach --layout: {layout}'))
+
+
+def _ask_slurm(*command: str) -> str:
     try:
-        hosts = subprocess.run(
-            ['scontrol', 'show', 'hostnames', nodes],
-            capture_output=True,
-            text=True,
-            check=True,
-        ).stdout.split()
-        return hosts[0]
-    except (OSError, subprocess.CalledProcessError, IndexError) as error:
-        raise LaunchError(
-            f"cannot tell rank 0's host from SLURM_NODELIST={nodes} "
-            f'(scontrol show hostnames: {error}): set MASTER_ADDR to it.'
-        ) from error
+        said = subprocess.run(
+            command, capture_output=True, text=True, check=True
+        ).stdout
+    except (OSError, subprocess.CalledProcessError) as error:
+        reason = f'{" ".join(command)}: {error}'
+        raise LaunchError(_UNKNOWN_HOST.format(reason)) from error
+    if not said.strip():
+        reason = f'{" ".join(command)} says nothing'
+        raise LaunchError(_UNKNOWN_HOST.format(reason))
+    return said

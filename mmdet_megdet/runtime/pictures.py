@@ -8,11 +8,14 @@ from pathlib import Path
 from typing import Any
 
 from mmengine.dataset import Compose
-from PIL import Image
+from PIL import ImageFile, JpegImagePlugin, PngImagePlugin
 
-# How files of these formats begin and end.
-_JPEG = b'\xff\xd8', b'\xff\xd9'
-_PNG = b'\x89PNG', b'IEND\xaeB`\x82'
+# How files of these formats begin and end, and what decodes them strictly.
+# (Image.open refuses large images, which OpenCV decodes.)
+_FORMATS = (
+    (b'\xff\xd8', b'\xff\xd9', JpegImagePlugin.JpegImageFile),
+    (b'\x89PNG', b'IEND\xaeB`\x82', PngImagePlugin.PngImageFile),
+)
 
 
 class DataError(RuntimeError):
@@ -33,7 +36,8 @@ class DataError(RuntimeError):
 class CheckedPipeline(Compose):
     """A pipeline whose errors say which picture they come from.
 
-    OpenCV makes a grey rest of what is missing at a JPEG's end, and training
+    OpenCV makes a grey rest of what is missing at a JPEG's end, and turns an
+    image as its EXIF entry says, after which its boxes lie elsewhere. Training
     would go on with that; here it is an error.
 
     Args:
@@ -47,14 +51,15 @@ class CheckedPipeline(Compose):
         """Load and transform; see :class:`Compose`.
 
         Raises:
-            DataError: If that fails, or the picture's file is cut off.
+            DataError: If that fails, the image's file is cut off, or the
+                image has another size than the annotation file says.
         """
         path, number = data.get('img_path'), data.get('img_id')
         try:
             if isinstance(path, str | Path) and is_cut_off(path):
                 size = Path(path).stat().st_size
                 raise EOFError(f'the file is cut off, after {size} bytes')
-            return super().__call__(data)
+            return self._transform(data)
         except FileNotFoundError as error:
             raise DataError(
                 f'image {number}: there is no file {error.filename or path}'
@@ -65,6 +70,46 @@ class CheckedPipeline(Compose):
                 f'image {number} ({path}): {type(error).__name__}: {error}'
                 f'.{_REMEDY}'
             ) from error
+
+    def _transform(self, data: dict) -> dict | None:
+        """Apply the transforms, and look at what loading has made."""
+        said = data.get('width'), data.get('height')
+        loaded = 'ori_shape' in data or None in said
+        for transform in self.transforms:
+            data = transform(data)
+            if data is None:
+                return None
+            if not loaded and 'ori_shape' in data:
+                loaded = True
+                height, width = data['ori_shape'][:2]
+                different = other_size((width, height), said)
+                if different is not None:
+                    raise ValueError(
+                        'its boxes would lie wrong, for its size, decoded and '
+                        f'in the annotation file, is {different}'
+                    )
+        return data
+
+
+def other_size(
+    actual: tuple[int, int], said: tuple[float, float]
+) -> str | None:
+    """Return how an image's size differs from its annotation file's.
+
+    Args:
+        actual (tuple[int, int]): Width and height, as decoded.
+        said (tuple[float, float]): As in the file.
+
+    Returns:
+        str, optional: None where they are the same.
+    """
+    if tuple(actual) == tuple(said):
+        return None
+    text = f'{actual[0]}x{actual[1]}, not {said[0]:g}x{said[1]:g}'
+    if tuple(actual[::-1]) == tuple(said):
+        text += ' (an EXIF orientation turns it, or the file has width and '
+        text += 'height exchanged)'
+    return text
 
 
 _REMEDY = (
@@ -93,16 +138,16 @@ def is_cut_off(path: str | Path) -> bool:
         first = file.read(4)
         file.seek(max(0, path.stat().st_size - 8))
         last = file.read()
-    for begin, end in (_JPEG, _PNG):
+    for begin, end, kind in _FORMATS:
         if first.startswith(begin) and not last.endswith(end):
-            return not _decodes(path)
+            return not _decodes(path, kind)
     return False
 
 
-def _decodes(path: Path) -> bool:
+def _decodes(path: Path, kind: type[ImageFile.ImageFile]) -> bool:
     try:
-        with Image.open(path) as picture:
-            picture.load()
+        with kind(path) as image:
+            image.load()
     except Exception:
         return False
     return True

@@ -20,6 +20,8 @@ from datetime import timedelta
 import torch.distributed as dist
 from torch.distributed.distributed_c10d import _get_default_store
 
+from .termination import RANK_LOST_STATUS
+
 _PREFIX = 'megdet_rank_watch'
 _LONGEST_SILENCE = 15.0  # seconds; a busy machine is silent for some
 _COLLECTIVE_ERRORS = ('gloo', 'NCCL', 'Connection', 'Timed out', 'timed out')
@@ -131,7 +133,7 @@ class RankWatch:
         Where the error is one of a collective it waits until it knows which
         rank is gone, for as long as that takes to tell.
         """
-        follows = _is_collective(error)
+        follows = is_collective_error(error)
         summary = f'{type(error).__name__}: {_first_line(error)}'
         self._beat = replace(self._beat, error=summary, follows=follows)
         self._log(
@@ -170,7 +172,7 @@ class RankWatch:
                     f'checkpoint, in {place}: not all ranks are there to '
                     f'agree on one. {self._describe(sights)}'
                 )
-                os._exit(1)
+                os._exit(RANK_LOST_STATUS)
             if stood >= self.timeout / 2 and reported_at != since:
                 reported_at = since
                 self._log(
@@ -256,7 +258,8 @@ def _in_words(sight: Sight) -> str:
     return 'done' if beat.finished else f'in {beat.place}'
 
 
-def _is_collective(error: BaseException) -> bool:
+def is_collective_error(error: BaseException) -> bool:
+    """Whether an error is perhaps the consequence of another rank's end."""
     return isinstance(error, dist.DistError) or (
         isinstance(error, RuntimeError)
         and any(word in str(error) for word in _COLLECTIVE_ERRORS)

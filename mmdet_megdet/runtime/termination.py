@@ -14,6 +14,8 @@ from torch.utils.data import DataLoader
 
 # "Try again": sysexits.h's EX_TEMPFAIL.
 REQUEUE_STATUS = 75
+# Another rank is gone, or could not be reached: EX_UNAVAILABLE.
+RANK_LOST_STATUS = 69
 
 
 class Preempted(SystemExit):

@@ -1,4 +1,5 @@
 # Copyright (c) mmdet_megdet contributors. All rights reserved.
+from .beside import check_together
 from .warmup import (
     PreciseCosineWarmup,
     PreciseCosineWarmupMomentum,
@@ -29,4 +30,5 @@ __all__ = [
     'PreciseTwoStageWarmupMomentum',
     'PreciseTwoStageWarmupParamScheduler',
     'WarmupParamScheduler',
+    'check_together',
 ]

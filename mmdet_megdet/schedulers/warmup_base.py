@@ -14,6 +14,7 @@ from mmengine.optim.scheduler.param_scheduler import (
 )
 
 from .arguments import check_optimizer, check_range, check_values
+from .beside import Beside
 from .others import factors_of_others
 from .resume import check_state
 
@@ -42,7 +43,10 @@ class WarmupParamScheduler(_ParamScheduler):
       every group; a group whose own value is 0 (frozen) stays at 0.
     - **Other schedulers** that multiply the value before or during the
       warm-up, as ``MultiStepLR`` does, keep their effect, in any order. A
-      factor that meets the value 0 would be lost: that is an error.
+      factor that meets the value 0 would be lost: that is an error. Those
+      that set the value or add to it, as ``CosineRestartLR`` does, may run
+      before and after a warm-up; during it they are an error that names
+      both.
     - **Resume** continues exactly, at any step, also where
       ``accumulative_counts`` is not what it was: at the same update. The
       checkpoint's settings and base values rule; where the config says
@@ -78,6 +82,7 @@ class WarmupParamScheduler(_ParamScheduler):
 
     # Arguments that are lengths, which may be given in epochs.
     _LENGTHS: tuple[str, ...] = ('begin', 'end')
+    _beside: Beside | None = None
     # What changes from step to step; all other state comes from the config.
     _PROGRESS = frozenset(
         {'last_step', '_global_step', '_last_value', '_others_factor'}
@@ -181,11 +186,19 @@ class WarmupParamScheduler(_ParamScheduler):
             return
         groups = self.optimizer.param_groups
         if self.begin <= self._global_step and done < self.end:
+            if done >= 0:
+                self._check_others()
             self.last_step = min(self._global_step, self.end) - self.begin
             values = self._get_value()
             for group, value in zip(groups, values, strict=True):
                 group[self.param_name] = value
         self._last_value = [group[self.param_name] for group in groups]
+
+    def _check_others(self) -> None:
+        # Not earlier: all schedulers are built when the first one steps.
+        if self._beside is None:
+            self._beside = Beside(self)
+        self._beside.check(self)
 
     def _new_steps(self) -> int:
         """What was done since the last call, in the unit of ``begin``."""
@@ -231,6 +244,7 @@ class WarmupParamScheduler(_ParamScheduler):
         # How often this process has called step is not how often training
         # has.
         del state['_calls']
+        state.pop('_beside', None)
         return state | dict(
             type=type(self).__name__,
             found=[g[self.param_name] for g in self.optimizer.param_groups],

@@ -10,16 +10,9 @@ import torch.distributed as dist
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from .blocks import dense
-from .moments import centre_parts, local_moments, pack, split_mean, unpack
-from .observation import Observation
-from .passes import (
-    centre,
-    gradient_sums,
-    holds_centred,
-    input_gradient,
-    normalise,
-)
+from . import kernels
+from .moments import Running, unpack
+from .observation import CollectiveTimer, Observation
 from .recomputation import in_recomputation
 from .reduction import all_reduce, start_all_reduce
 
@@ -36,13 +29,14 @@ class SyncBatchNormFunction(torch.autograd.Function):
 
     The story of its collectives: forward adds up each rank's sums (float64,
     2C + 1), backward adds up ``sum(dy)`` and ``sum(dy * d)`` (float64, 2C).
-    Both have the same size and dtype on every rank, whatever its input's
-    dtype, layout and size, so an empty rank takes part like any other. The
-    count stays on the device: nothing waits for the host. The first pass of
-    the input's gradient is made while backward's is on its way. The gradients
-    of weight and bias are left local, since DDP averages them.
+    Both have the same size, dtype and meaning on every rank, whatever its
+    input's dtype, layout and size and whichever kernels it runs, so an empty
+    rank takes part like any other. The count stays on the device: nothing
+    waits for the host. The gradients of weight and bias are left local, since
+    DDP averages them.
 
-    Kept for backward: the input and per-channel vectors.
+    The passes over the data are those of :mod:`.kernels`. Kept for backward:
+    the input and per-channel vectors.
     """
 
     @staticmethod
@@ -52,9 +46,10 @@ class SyncBatchNormFunction(torch.autograd.Function):
         weight: Tensor | None,
         bias: Tensor | None,
         eps: float,
+        running: Running | None,
         group: dist.ProcessGroup,
         observer: Callable[[Observation], None] | None = None,
-    ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    ) -> Tensor:
         """Normalise ``x`` by the statistics of the group.
 
         Args:
@@ -62,76 +57,70 @@ class SyncBatchNormFunction(torch.autograd.Function):
             weight (Tensor, optional): Shape ``(C, )``.
             bias (Tensor, optional): Shape ``(C, )``.
             eps (float): Added to the variance.
+            running (Running, optional): Running statistics to update.
             group (ProcessGroup): The ranks whose batches make one.
             observer (Callable, optional): Told the moments and the timing.
 
         Returns:
-            tuple: The output in the dtype and layout of ``x``; then mean,
-            biased variance and count of the group in float64, which carry
-            no gradient.
+            Tensor: The output, in the dtype and layout of ``x``.
         """
-        x = dense(x)
-        y = torch.empty_like(x)
-        if x.numel():
-            origins, *local = centre_parts(x, y if holds_centred(y) else None)
-        else:
-            local = local_moments(x)
-        sums = pack(*local)
-        timers = None if observer is None else []
+        passes = kernels.choose(x, weight)
+        x = passes.prepare(x)
+        sums, work = passes.local_sums(x)
+        local, timers = (
+            (None, None) if observer is None else (sums.clone(), [])
+        )
         all_reduce(sums, group, timers)
-        mean, var, count = unpack(sums)
         if observer is not None:
-            observer(
-                Observation(
-                    *local, count, mean, var, timers, in_recomputation()
-                )
-            )
-        invstd = (var + eps).rsqrt()
-
-        scale = invstd if weight is None else invstd * weight
-        if x.numel():
-            shift = (origins - mean).mul_(scale)
-            if bias is not None:
-                shift += bias
-            normalise(x, y, origins, scale, shift)
-
-        origin, rest = split_mean(mean, x.dtype)
-        ctx.group, ctx.timers = group, timers
-        ctx.save_for_backward(x, origin, rest, scale, invstd, count)
-        ctx.mark_non_differentiable(mean, var, count)
-        ctx.set_materialize_grads(False)
-        return y, mean, var, count
+            observer(_observation(x, local, sums, timers))
+        y, saved = passes.normalise(x, work, sums, weight, bias, eps, running)
+        ctx.passes, ctx.group, ctx.timers = passes, group, timers
+        ctx.dtypes = [p if p is None else p.dtype for p in (weight, bias)]
+        ctx.save_for_backward(x, *saved)
+        return y
 
     @staticmethod
     @once_differentiable
-    def backward(ctx, dy: Tensor, *_: None) -> tuple[Tensor | None, ...]:
+    def backward(ctx, dy: Tensor) -> tuple[Tensor | None, ...]:
         """Gradients of input (over the group), weight and bias (local)."""
-        x, origin, rest, scale, invstd, count = ctx.saved_tensors
-        if x.numel():
-            sum_dy, sum_dy_d = gradient_sums(x, dy, origin)
-            sum_dy_d.addcmul_(rest, sum_dy, value=-1)
-        else:
-            sum_dy, sum_dy_d = rest.new_zeros(2, len(rest))
-
+        passes, (x, *saved) = ctx.passes, ctx.saved_tensors
+        dy = passes.prepare(dy, x)
+        sums, dweight, dbias = passes.gradient_sums(
+            x,
+            dy,
+            saved,
+            *(
+                dtype if wanted else None
+                for dtype, wanted in zip(
+                    ctx.dtypes, ctx.needs_input_grad[1:3], strict=True
+                )
+            ),
+        )
         # Reduced even where this rank's input needs no gradient: that of
         # another rank may, and all have to make the same collectives.
-        sums = torch.cat([sum_dy, sum_dy_d])
         wait = start_all_reduce(sums, ctx.group, ctx.timers)
-        # What needs no sums is done while the other ranks send theirs.
-        dx = dweight = dbias = None
+        dx = None
         if ctx.needs_input_grad[0]:
-            dx = torch.empty_like(x)
-            if x.numel():
-                centre(x, dx, origin)
+            dx = passes.begin_input_gradient(x, saved)
         wait()
-        if dx is not None and x.numel():
-            mean_dy, mean_dy_d = (sums / count.clamp(min=1)).chunk(2)
-            slope = invstd.square().mul_(mean_dy_d)
-            shift = torch.addcmul(mean_dy, slope, rest, value=-1)
-            input_gradient(x, dy, dx, origin, slope, shift, scale)
-        # Autograd casts to the parameters' dtype.
-        if ctx.needs_input_grad[1]:
-            dweight = sum_dy_d * invstd
-        if ctx.needs_input_grad[2]:
-            dbias = sum_dy
-        return dx, dweight, dbias, None, None, None
+        if dx is not None:
+            passes.finish_input_gradient(x, dy, dx, saved, sums)
+        return dx, dweight, dbias, None, None, None, None
+
+
+def _observation(
+    x: Tensor, local: Tensor, sums: Tensor, timers: list[CollectiveTimer]
+) -> Observation:
+    """What there is to tell of this rank's sums and the group's."""
+    mean, var, count = unpack(local)
+    group_mean, group_var, group_count = unpack(sums)
+    return Observation(
+        x.numel() // x.shape[1],
+        mean,
+        var * count,
+        group_count,
+        group_mean,
+        group_var,
+        timers,
+        in_recomputation(),
+    )

@@ -10,6 +10,7 @@ import torch
 import torch.distributed as dist
 
 from ..recipe.bn_groups import check_bn_size, ranks_per_group
+from ..upstream.torch_names import outside_graphs
 
 __all__ = [
     'bn_group',
@@ -18,6 +19,11 @@ __all__ = [
     'ranks_per_group',
     'world_size',
 ]
+
+# Thread blocks of NCCL for one of BatchNorm's collectives. A communicator's
+# memory grows with them (hundreds of MB by default, NVIDIA/nccl issue 964),
+# and what travels is 33 KB at the most.
+MOST_CTAS = 2
 
 # Keyed by the default group and not kept by modules: a job that is
 # initialised again gets groups of its own, and models stay copyable. The
@@ -32,6 +38,7 @@ def world_size() -> int:
     return dist.group.WORLD.size()
 
 
+@outside_graphs
 def bn_group(
     ranks: int | None, device: torch.device
 ) -> dist.ProcessGroup | None:
@@ -44,7 +51,9 @@ def bn_group(
     that does not tell its timeout it is the backend's default.
 
     The first call for a number of ranks creates the groups and is therefore
-    a collective: all ranks have to make it, in the same order.
+    a collective: all ranks have to make it, in the same order. It ends with
+    a first all-reduce in the group, which is when NCCL connects the ranks:
+    in the middle of backward that would wait for the device.
 
     Args:
         ranks (int, optional): Consecutive ranks per group. None: all.
@@ -75,10 +84,29 @@ def bn_group(
         timeout = group_timeout(default, device)
         for first in range(0, all_ranks, ranks):
             members = list(range(first, first + ranks))
-            group = dist.new_group(members, timeout=timeout)
+            group = dist.new_group(
+                members, timeout=timeout, pg_options=_small(timeout)
+            )
             if dist.get_rank() in members:
                 groups[ranks] = group
+        first_sum = torch.zeros(1, dtype=torch.float64, device=device)
+        dist.all_reduce(first_sum, group=groups[ranks])
     return groups[ranks]
+
+
+def _small(timeout: timedelta | None) -> object | None:
+    """Return NCCL's options for a small communicator; None for others."""
+    if 'nccl' not in dist.get_backend_config():
+        return None
+    options = dist.ProcessGroupNCCL.Options()
+    # Builds for an NCCL without communicator settings have none.
+    config = getattr(options, 'config', None)
+    if not hasattr(config, 'max_ctas'):
+        return None
+    config.max_ctas = MOST_CTAS
+    if timeout is not None:
+        options._timeout = timeout
+    return options
 
 
 def group_timeout(
@@ -86,8 +114,8 @@ def group_timeout(
 ) -> timedelta | None:
     """The timeout of a group's collectives on a device; None if not told."""
     try:
-        options = group._get_backend(device).options
+        return group._get_backend(device).options._timeout
     except (RuntimeError, AttributeError):
-        # A group written in Python has no backend and no timeout of its own.
+        # A group written in Python has no backend; some backends have no
+        # options, or none that tell a timeout.
         return None
-    return options._timeout

@@ -11,10 +11,11 @@ from torch import Tensor
 from torch.nn import functional as F
 from torch.nn.modules.batchnorm import _BatchNorm
 
-from .blocks import dense
+from ..upstream.torch_names import inlined_only, outside_graphs
 from .function import SyncBatchNormFunction
 from .groups import bn_group, check_bn_size, world_size
-from .moments import local_moments
+from .kernels import local_moments
+from .moments import Running
 from .observation import Observation
 from .order import check_same_layer
 from .recomputation import in_recomputation
@@ -133,12 +134,12 @@ class MegDetSyncBN(_BatchNorm):
                 f'{tuple(input.shape)}; it takes (N, {self.num_features}, *)'
             )
 
+    @inlined_only
     def forward(self, input: Tensor) -> Tensor:
         """Normalise ``input`` of shape ``(N, C, *)``."""
         self._check_input_dim(input)
-        group = self._group(input.device) if self.training else None
-        if group is not None:
-            return self._forward_synced(input, group)
+        if self.training and self._synchronises():
+            return self._forward_synced(input)
         if input.numel() == 0:
             output = self._forward_empty(input)
         elif self.training and self.track_running_stats and in_recomputation():
@@ -149,12 +150,13 @@ class MegDetSyncBN(_BatchNorm):
             self.observer(_observe_alone(input.detach()))
         return output
 
-    def _group(
-        self, device: torch.device
-    ) -> torch.distributed.ProcessGroup | None:
+    def _synchronises(self) -> bool:
+        """Return whether training communicates; plain Python, so that
+        ``torch.compile`` can tell as well."""
+        ranks = world_size()
+        if ranks == 1:
+            return False
         if self.bn_size is not None and self.ranks_per_group is None:
-            if world_size() == 1:
-                return None
             raise RuntimeError(
                 f'bn_size={self.bn_size} counts images, and this layer has '
                 'not been told how many each rank sees. Add '
@@ -162,19 +164,39 @@ class MegDetSyncBN(_BatchNorm):
                 ')) to the config, or call resolve_bn_groups(model, '
                 'images_per_gpu) before training.'
             )
+        return (self.ranks_per_group or ranks) > 1
+
+    def _group(
+        self, device: torch.device
+    ) -> torch.distributed.ProcessGroup | None:
+        if not self._synchronises():
+            return None
         return bn_group(self.ranks_per_group, device)
 
-    def _forward_synced(
-        self, input: Tensor, group: torch.distributed.ProcessGroup
-    ) -> Tensor:
+    # Collectives, kernels and a group that may have to be made: the one
+    # break that a layer makes in torch.compile's graphs.
+    @outside_graphs
+    def _forward_synced(self, input: Tensor) -> Tensor:
+        group = self._group(input.device)
         if self.strict_name is not None:
             check_same_layer(self.strict_name, group, input.device)
-        output, mean, var, count = SyncBatchNormFunction.apply(
-            input, self.weight, self.bias, self.eps, group, self.observer
-        )
+        running = None
         if self.track_running_stats and not in_recomputation():
-            self._update_running_stats(mean, var, count)
-        return output
+            running = Running(
+                self.running_mean,
+                self.running_var,
+                self.num_batches_tracked,
+                self.momentum,
+            )
+        return SyncBatchNormFunction.apply(
+            input,
+            self.weight,
+            self.bias,
+            self.eps,
+            running,
+            group,
+            self.observer,
+        )
 
     def _forward_recomputed(self, input: Tensor) -> Tensor:
         # Clones take the update: checkpointing wants as many tensors saved
@@ -200,28 +222,10 @@ class MegDetSyncBN(_BatchNorm):
             output = output + self.bias.view(shape)
         return output.to(input.dtype)
 
-    @torch.no_grad()
-    def _update_running_stats(
-        self, mean: Tensor, var: Tensor, count: Tensor
-    ) -> None:
-        self.num_batches_tracked.add_(count > 0)
-        if self.momentum is None:
-            weight = self.num_batches_tracked.clamp(min=1).double()
-            weight = weight.reciprocal()
-        else:
-            weight = self.momentum
-        unbiased = var * (count / (count - 1).clamp(min=1))
-        for running, batch, least in (
-            (self.running_mean, mean, 1),
-            (self.running_var, unbiased, 2),
-        ):
-            updated = torch.lerp(running.double(), batch, weight)
-            running.copy_(torch.where(count >= least, updated, running))
-
 
 def _observe_alone(x: Tensor) -> Observation:
     """What there is to tell of a layer that does not communicate."""
-    count, mean, second = local_moments(dense(x))
+    count, mean, second = local_moments(x)
     return Observation(
         count,
         mean,

@@ -1,18 +1,39 @@
 # Copyright (c) mmdet_megdet contributors. All rights reserved.
-"""Per-channel moments of one rank's batch and how ranks' moments combine.
+"""How ranks' moments combine, and what is kept of them: vectors alone.
 
-Pure functions on tensors. ``x`` is always ``(N, C, *)``; its positions are
-all elements of a channel, ``N`` times the spatial size. Within a block sums
-are float32 (float64 for float64 inputs) of *centred* values; blocks are put
-together in float64.
+Positions are all elements of a channel: there are N times the spatial size.
 """
 
 from __future__ import annotations
 
+from functools import lru_cache
+from typing import NamedTuple
+
 import torch
 from torch import Tensor
 
-from .blocks import Blocks, compute_dtype
+
+class Running(NamedTuple):
+    """A layer's running statistics and how a batch enters them.
+
+    Attributes:
+        mean (Tensor): ``(C, )``.
+        var (Tensor): ``(C, )``, unbiased.
+        batches (Tensor): How many batches they have seen, ``()``.
+        momentum (float, optional): Weight of a new batch. None: that of the
+            cumulative average.
+    """
+
+    mean: Tensor
+    var: Tensor
+    batches: Tensor
+    momentum: float | None
+
+
+@lru_cache
+def compute_dtype(dtype: torch.dtype) -> torch.dtype:
+    """Return float32, or float64 for float64: never the half formats."""
+    return torch.promote_types(dtype, torch.float32)
 
 
 def split_mean(mean: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
@@ -32,74 +53,6 @@ def split_mean(mean: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
     """
     rounded = mean.to(compute_dtype(dtype))
     return rounded, mean - rounded
-
-
-def local_moments(x: Tensor) -> tuple[int, Tensor, Tensor]:
-    """Count, mean and centred second moment of one rank's batch.
-
-    Args:
-        x (Tensor): Shape ``(N, C, *)``, any floating dtype, may be empty.
-
-    Returns:
-        tuple: The number of positions, the mean, and the sum of squared
-        deviations from it; the vectors are float64 ``(C, )``, zero where
-        there is no position.
-    """
-    if x.numel() == 0:
-        zero = x.new_zeros(x.shape[1], dtype=torch.float64)
-        return 0, zero, zero.clone()
-    _, *moments = centre_parts(x, None)
-    return tuple(moments)
-
-
-def centre_parts(
-    x: Tensor, out: Tensor | None
-) -> tuple[Tensor, int, Tensor, Tensor]:
-    """:func:`local_moments`, and the centred input that they are taken of.
-
-    Args:
-        x (Tensor): Dense and not empty.
-        out (Tensor, optional): Where to leave ``x - origins``, like ``x`` but
-            in the dtype for computing. None: nowhere.
-
-    Returns:
-        tuple: ``origins``, float64 ``(parts, C)``, the rounded mean of each
-        part (see :class:`~.blocks.Blocks`); then count, mean and second.
-    """
-    blocks = Blocks(x)
-    dim, pieces = blocks.dim, blocks.pieces
-    parts = blocks.split(x)
-    if out is None or not pieces:
-        work = torch.empty_like(parts[0], dtype=blocks.dtype)
-        works = [work[: len(part)] for part in parts]
-    outs = works if out is None else blocks.split(out)
-    origins, firsts, seconds = [], [], []
-    # The corrected two-pass algorithm within a block: the first moment about
-    # the rounded mean takes back what the rounding did to the second.
-    for number, (block, centred) in enumerate(zip(parts, outs, strict=True)):
-        origin = block.sum(dim, keepdim=True, dtype=blocks.dtype)
-        origin /= block.shape[dim]
-        torch.sub(block, origin, out=centred)
-        origins.append(origin.flatten())
-        firsts.append(centred.sum(dim))
-        if pieces:
-            rows = centred.view(-1, blocks.width // pieces)
-            norms = torch.linalg.vector_norm(rows, dim=-1)
-            second = norms.square_().view(-1, pieces).sum(-1)
-        else:
-            squares = torch.mul(centred, centred, out=works[number])
-            second = squares.sum(dim)
-        seconds.append(second)
-
-    origin, first, second = blocks.per_channel(origins, firsts, seconds)
-    counts = blocks.part_counts(x.device)
-    shift = first / counts
-    means = origin + shift
-    mean = (means * (counts / blocks.count)).sum(0)
-    second.addcmul_(first, shift, value=-1)
-    deviation = means.sub_(mean)
-    second.addcmul_(deviation, deviation * counts)
-    return origin, blocks.count, mean, second.sum(0).clamp_(min=0)
 
 
 def pack(count: int, mean: Tensor, second: Tensor) -> Tensor:
@@ -122,7 +75,8 @@ def unpack(sums: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     ``8 * 2^-53 * mean^2``.
 
     Args:
-        sums (Tensor): float64 ``(2C + 1, )`` as made by :func:`pack`.
+        sums (Tensor): float64 ``(2C + 1, )``: those of :func:`pack`, of one
+            rank or added up.
 
     Returns:
         tuple[Tensor, Tensor, Tensor]: Mean and biased variance ``(C, )``,
@@ -132,3 +86,30 @@ def unpack(sums: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     mean, mean_square = (sums[:-1] / count.clamp(min=1)).chunk(2)
     var = torch.addcmul(mean_square, mean, mean, value=-1)
     return mean, var.clamp_(min=0), count
+
+
+def update_running(
+    running: Running, mean: Tensor, var: Tensor, count: Tensor
+) -> None:
+    """Take a batch's statistics into the running ones, in place.
+
+    Nothing changes where there is no position, nor does the variance where
+    there is a single one. Decided on the device: nothing waits for the host.
+
+    Args:
+        running (Running): What to update.
+        mean (Tensor): float64 ``(C, )``.
+        var (Tensor): Biased, float64 ``(C, )``.
+        count (Tensor): Positions, float64 ``()``.
+    """
+    running.batches.add_(count > 0)
+    weight = running.momentum
+    if weight is None:
+        weight = running.batches.clamp(min=1).double().reciprocal()
+    unbiased = var * (count / (count - 1).clamp(min=1))
+    for kept, batch, least in (
+        (running.mean, mean, 1),
+        (running.var, unbiased, 2),
+    ):
+        updated = torch.lerp(kept.double(), batch, weight)
+        kept.copy_(torch.where(count >= least, updated, kept))

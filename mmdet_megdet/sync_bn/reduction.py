@@ -6,6 +6,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 
 import torch.distributed as dist
 from torch import Tensor
@@ -26,28 +27,29 @@ def start_all_reduce(
 ) -> Callable[[], None]:
     """Begin to add up over the group, in place.
 
+    On a GPU it runs on the current stream, where it needs no event to wait
+    for: what follows on the stream comes after it.
+
     Args:
         sums (Tensor): This rank's; not to be used until the wait is over.
         group (ProcessGroup): The ranks that take part.
         timers (list, optional): Takes the timer of the wait.
 
     Returns:
-        Callable: Waits until the sums are there. On CUDA the current stream
-        does, not the host.
+        Callable: Waits until the sums are there; on a GPU it need not.
     """
+    if sums.device.type != 'cpu':
+        with _timed(sums, timers):
+            dist.all_reduce(sums, group=group)
+        return lambda: None
     work = dist.all_reduce(sums, group=group, async_op=True)
 
     def wait() -> None:
-        if not sums.is_cuda:
+        with _timed(sums, timers):
             _yield_until_done(work)
-        work.wait()
+            work.wait()
 
-    def timed_wait() -> None:
-        with CollectiveTimer(sums.device) as timer:
-            wait()
-        timers.append(timer)
-
-    return wait if timers is None else timed_wait
+    return wait
 
 
 def all_reduce(
@@ -57,6 +59,15 @@ def all_reduce(
 ) -> None:
     """:func:`start_all_reduce`, and wait for it."""
     start_all_reduce(sums, group, timers)()
+
+
+def _timed(
+    sums: Tensor, timers: list[CollectiveTimer] | None
+) -> AbstractContextManager:
+    if timers is None:
+        return nullcontext()
+    timers.append(CollectiveTimer(sums.device))
+    return timers[-1]
 
 
 def _yield_until_done(work: dist.Work) -> None:

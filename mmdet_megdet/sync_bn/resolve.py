@@ -9,6 +9,7 @@ from typing import Literal
 import torch
 from torch import nn
 
+from . import kernels
 from .groups import bn_group, check_bn_size, ranks_per_group, world_size
 from .module import MegDetSyncBN
 
@@ -44,7 +45,8 @@ def resolve_bn_groups(
     All ranks call it once, after the process group is initialised and before
     training; again if the number of images changes. It also makes the
     process groups, those of one size after those of another, so that all
-    ranks do so in the same order.
+    ranks do so in the same order, and on GPUs compiles and checks the
+    layers' kernels.
 
     Args:
         model (nn.Module): A model, wrapped or not.
@@ -81,4 +83,10 @@ def resolve_bn_groups(
     tensor = next(model.parameters(), torch.empty(0))
     for number in sorted(set(ranks)):
         bn_group(number, tensor.device)
+    synced = [
+        layer
+        for layer, number in zip(layers, ranks, strict=True)
+        if number > 1
+    ]
+    kernels.load(tensor.device, {kernels.dtype_of(x.weight) for x in synced})
     return dict(Counter(ranks))

@@ -7,7 +7,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
-from .groups import bn_group, world_size
+from .groups import world_size
 from .module import MegDetSyncBN
 
 
@@ -44,7 +44,7 @@ def pool_running_stats(*models: nn.Module) -> None:
     counts = _flat([layer.num_batches_tracked for layer in layers])
     variances = _flat([layer.running_var for layer in layers])
     sums = torch.cat([means, variances, counts])
-    dist.all_reduce(sums, group=bn_group(None, sums.device))
+    dist.all_reduce(sums)
 
     sizes = [len(means), len(variances), len(counts)]
     mean, variance, count = (sums / ranks).split(sizes)

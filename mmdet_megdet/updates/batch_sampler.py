@@ -96,8 +96,16 @@ class UpdateBatchSampler(Sampler):
                 ``total_batch_size``.
 
         Raises:
-            ConfigError: If the data set is smaller than an update.
+            ConfigError: If the data set is smaller than an update, or the
+                config gives the sampler a seed of its own.
         """
+        # A resumed run has another one later.
+        if not self._options and self.sampler.seed != seed:
+            raise ConfigError(
+                f'train_dataloader.sampler.seed={self.sampler.seed} is not '
+                'used: all that is random depends on the seed of the run. '
+                'Remove it, and set randomness.seed.'
+            )
         images = len(self.sampler.dataset)
         if images < total_batch_size:
             raise ConfigError(

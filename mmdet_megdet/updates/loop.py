@@ -9,6 +9,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any, Protocol
 
 import torch
+from mmengine.logging import print_log
 from mmengine.registry import LOOPS
 from mmengine.runner import BaseLoop, Runner
 from mmengine.runner.utils import calc_dynamic_intervals
@@ -209,6 +210,12 @@ class UpdateTrainLoop(BaseLoop):
         self._configure_sampler()
         self.dataloader.batch_sampler.set_epoch(self._epoch)
         self.dataloader.batch_sampler.start_at(first)
+        if first:
+            print_log(
+                f'UpdateTrainLoop: epoch {self._epoch + 1} goes on with '
+                f'update {first + 1} of {len(self.dataloader)}.',
+                logger='current',
+            )
         self.runner.call_hook('before_train_epoch')
         # Behind hooks that change the pipeline.
         seed_by_image(self.dataloader.dataset, self.runner.seed)

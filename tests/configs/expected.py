@@ -31,7 +31,7 @@ class Expected:
         kinds (dict[str, tuple]): eps and momentum, where not PyTorch's
             defaults.
         images (int): Images per GPU.
-        total (int, optional): Images of an update; None is as it comes.
+        total (int): Images of an update.
         bn_size (int, optional): Images of BatchNorm's statistics.
         lr (float): The learning rate after the warm-up.
         factors (dict[int, float]): The factor of it that an update uses, if
@@ -48,7 +48,7 @@ class Expected:
     norms: dict = field(default_factory=lambda: dict(backbone=53, neck=8))
     kinds: dict = field(default_factory=dict)
     images: int = 4
-    total: int | None = 256
+    total: int = 256
     bn_size: int | None = 32
     lr: float = 0.04
     factors: dict = field(default_factory=lambda: LINEAR | EPOCHS_24)
@@ -59,7 +59,7 @@ class Expected:
 
 
 RECIPE = Expected()
-SMALL = Expected(norms=dict(backbone=20, neck=8), total=None, bn_size=None)
+SMALL = Expected(norms=dict(backbone=20, neck=8), total=8, bn_size=None)
 RETINANET = replace(
     RECIPE,
     detector='RetinaNet',

@@ -59,8 +59,7 @@ def small(name, pictures, work_dir):
     """The config, small enough for one process."""
     cfg = load(name)
     shrink(cfg, pictures, work_dir, SIDE, IMAGES)
-    if 'total_batch' in cfg.default_hooks:
-        cfg.default_hooks.total_batch.total_batch_size = IMAGES
+    cfg.default_hooks.total_batch.total_batch_size = IMAGES
     cfg.default_hooks.sync_bn_group.bn_size = None
     cfg.custom_hooks = [dict(type='OutcomeRecorder')]
     if name == 'bccd_r18_fpn':

@@ -76,13 +76,13 @@ class FaultHook(Hook):
 class DiaryHook(Hook):
     """Notes what each rank trained on.
 
-    A line for each iteration, in ``diary_<rank>.txt``: the iteration, the
-    batch's number in its epoch, and the pictures, by their targets (which
-    tell them apart as long as they are not augmented). And the norm layer's
-    running mean as it is after the latest one, in ``mean_<rank>.pt``.
+    A line for each micro-step, in ``diary_<rank>.txt``: the update, its
+    number in its epoch, and the pictures, by their targets (which tell them
+    apart as long as they are not augmented). And the norm layer's running
+    mean as it is after the latest update, in ``mean_<rank>.pt``.
 
     Args:
-        pause (float): Seconds that an iteration takes longer. Defaults to 0.
+        pause (float): Seconds that a micro-step takes longer. Defaults to 0.
     """
 
     priority = 'VERY_LOW'
@@ -91,11 +91,14 @@ class DiaryHook(Hook):
         self.pause = pause
 
     def before_train_iter(self, runner, batch_idx, data_batch=None):
+        self.batch_idx = batch_idx
+
+    def before_micro_step(self, runner, index, data_batch):
         targets = data_batch['targets'].flatten().tolist()
         pictures = ' '.join(f'{target:.5f}' for target in targets)
         path = Path(runner.work_dir, f'diary_{get_rank()}.txt')
         with path.open('a') as diary:
-            diary.write(f'{runner.iter} {batch_idx}: {pictures}\n')
+            diary.write(f'{runner.iter} {self.batch_idx}: {pictures}\n')
         time.sleep(self.pause)
 
     def after_train_iter(self, runner, *args, **kwargs):

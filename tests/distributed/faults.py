@@ -6,7 +6,6 @@ from __future__ import annotations
 import contextlib
 import os
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -16,7 +15,7 @@ from pathlib import Path
 import psutil
 import torch
 
-from tests.tools.command import ROOT, TOOLS, environment
+from tests.tools.command import ROOT, TOOLS, environment, free_port
 
 CONFIG = ROOT / 'tests' / 'data' / 'faults_config.py'
 TIMEOUT = 12  # seconds, of the config's collectives
@@ -73,7 +72,7 @@ class Run:
         script = [sys.executable, str(TOOLS / 'train.py'), str(CONFIG)]
         if ranks > 1:
             script += ['--launcher', 'pytorch']
-        meeting = dict(MASTER_ADDR='127.0.0.1', MASTER_PORT=_free_port())
+        meeting = dict(MASTER_ADDR='127.0.0.1', MASTER_PORT=free_port())
         self.processes = [
             self._start(
                 f'rank_{rank}',
@@ -184,12 +183,6 @@ def diary(work_dir: Path, rank: int) -> list[str]:
 def record(fault: str, outcome: Outcome) -> None:
     """A row of the table of faults in docs/faults.md (pytest -s)."""
     print(f'\nFAULT {fault}: {outcome.seconds:.1f} s, {outcome.statuses}')
-
-
-def _free_port() -> str:
-    with socket.socket() as probe:
-        probe.bind(('127.0.0.1', 0))
-        return str(probe.getsockname()[1])
 
 
 def _lives(process: psutil.Process) -> bool:

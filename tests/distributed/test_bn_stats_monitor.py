@@ -24,6 +24,7 @@ from mmdet_megdet.hooks import BNStatsError, BNStatsMonitorHook
 from mmdet_megdet.monitor import Probe, decode, encode, gather, layer_rows
 from mmdet_megdet.runtime import ConfigError
 from mmdet_megdet.sync_bn import MegDetSyncBN, function
+from mmdet_megdet.sync_bn.kernels import plain
 from tests.data.bn_stack import (
     LAYERS,
     WIDTH,
@@ -80,7 +81,7 @@ def replaced(layer, method, new):
     setattr(layer, method, types.MethodType(new, layer))
 
 
-def local_statistics(layer, input, group):
+def local_statistics(layer, input):
     """Takes part in the all-reduce, and does not use what comes back."""
     all_reduce = function.all_reduce
 
@@ -88,12 +89,12 @@ def local_statistics(layer, input, group):
         all_reduce(sums.clone(), *others)
 
     with mock.patch.object(function, 'all_reduce', reduce_a_copy):
-        return MegDetSyncBN._forward_synced(layer, input, group)
+        return MegDetSyncBN._forward_synced(layer, input)
 
 
-def averaged_variances(layer, input, group):
+def averaged_variances(layer, input):
     """The textbook's: the variance between the ranks is not in it."""
-    unpack, pack = function.unpack, function.pack
+    unpack, pack = plain.unpack, plain.pack
 
     def pack_without_mean(count, mean, second):
         sums = pack(count, mean, second)
@@ -106,10 +107,11 @@ def averaged_variances(layer, input, group):
         return mean, sums[len(mean) : -1] / count, count
 
     with (
-        mock.patch.object(function, 'pack', pack_without_mean),
+        mock.patch.object(plain, 'pack', pack_without_mean),
+        mock.patch.object(plain, 'unpack', unpack_without_mean),
         mock.patch.object(function, 'unpack', unpack_without_mean),
     ):
-        return MegDetSyncBN._forward_synced(layer, input, group)
+        return MegDetSyncBN._forward_synced(layer, input)
 
 
 def one_rank_local(model, culprit):

@@ -1,13 +1,15 @@
 # Copyright (c) mmdet_megdet contributors. All rights reserved.
-"""Killed while a checkpoint is written, and a disk that is full."""
+"""Killed while a checkpoint is written, a full disk, and no checkpoint."""
 
 from __future__ import annotations
 
 import os
 import signal
 import subprocess
+import time
 
 import pytest
+import torch
 
 from mmdet_megdet.runtime import latest_checkpoint
 from mmdet_megdet.runtime.checkpoint_files import is_whole
@@ -67,7 +69,7 @@ def test_full_disk(small_disk, tmp_path):
     )
     outcome = training.finish()
     record('disk full', outcome)
-    assert outcome.statuses == [1, 1]
+    assert outcome.statuses == [1, 69]
     log = outcome.logs[0]
     path = saved.with_name('epoch_2.pth')
     assert f'error: cannot write {path} (' in log
@@ -77,3 +79,17 @@ def test_full_disk(small_disk, tmp_path):
     assert is_whole(saved)
     assert latest_checkpoint(tmp_path / 'run') == str(saved)
     assert outcome.statuses[1] != -signal.SIGKILL
+
+
+def test_nothing_to_resume(tmp_path):
+    """Weights alone: every rank says so."""
+    path = tmp_path / 'weights.pth'
+    torch.save(dict(state_dict={}), path)
+    run = Run(tmp_path / 'run', '--resume', str(path))
+    outcome = run.finish(time.time())
+    record('--resume of weights alone', outcome)
+    assert outcome.statuses == [1, 1]
+    for log in outcome.logs:
+        assert f"error: {path} cannot be resumed from: it has no 'me" in log
+        assert f'--cfg-options load_from={path}' in log
+        assert 'Traceback' not in log

@@ -25,7 +25,7 @@ from tests.tools.command import ROOT, TINY_CONFIG, TOOLS, environment, run
 sys.path.insert(0, str(TOOLS))  # as for a script there
 
 import dist_doctor
-from checks import collectives, cost, identity, meeting, parity
+from checks import collectives, cost, identity, kernels, meeting, parity
 from checks.report import FAIL, PASS, WARN
 from checks.training import Training, read_training
 
@@ -269,15 +269,26 @@ def in_groups(rank, world_size):
             )[1]
         ),
     }
+    own = bn_group(2, CPU)
+    found['beside'] = levels(
+        collectives.check_beside_buckets(here, group, own)
+    )
+    found['kernels'] = levels(kernels.check_all_ranks(here))
     all_reduce, versions = dist.all_reduce, identity.versions
 
     def off(tensor, *args, **kwargs):
-        all_reduce(tensor, *args, **kwargs)
+        work = all_reduce(tensor, *args, **kwargs)
+        if work is not None:
+            work.wait()
         tensor[-1] += 1
+        return work
 
     if rank == 2:
         dist.all_reduce = off
     found['wrong sums'] = levels(collectives.check_sums(here, group))
+    found['wrong beside'] = levels(
+        collectives.check_beside_buckets(here, group, own)
+    )
     dist.all_reduce = all_reduce
 
     # Every rank normalises by its own batch.
@@ -308,6 +319,13 @@ def test_groups_and_faults():
         'pairs: wrong on host1:2: 1 of 1 sums in float32 are wrong, the '
         'first 8 instead of 7'
     )
+    ((level, text),) = found['beside']
+    assert level == PASS
+    assert re.match(r'pairs: 32 of BatchNorm beside 8 of 16.8 MB in ', text)
+    assert found['wrong beside'] == [(FAIL, 'pairs: wrong sums on host1:2')]
+    assert found['kernels'] == [
+        (PASS, 'all ranks: plain operations: cpu is no GPU')
+    ]
     ((level, text),) = found['no parity']
     assert level == FAIL
     assert 'quantities differ from float64 BatchNorm, host0:0: ' in text

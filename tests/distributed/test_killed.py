@@ -18,11 +18,11 @@ from tests.distributed.faults import (
     send,
 )
 
-# In the second epoch: iteration 2 of 4.
+# In the second epoch: update 2 of 4.
 FAULT = dict(
     default_hooks__fault__place='backward', default_hooks__fault__iteration=5
 )
-STEP = 'epoch 2, iteration 2 of 4'
+STEP = 'epoch 2, update 2 of 4, micro-step 1 of 2'
 PLACE = f'{STEP} (backward)'  # perhaps too late for a killed rank to tell
 
 
@@ -53,7 +53,7 @@ def test_the_rank_that_holds_the_store_killed(tmp_path):
     """Ranks started one by one, as srun does: rank 0 holds the store."""
     outcome = Run(tmp_path, **FAULT).finish()
     record('SIGKILL rank 0 in backward, started one by one', outcome)
-    assert outcome.statuses == [-signal.SIGKILL, 1]
+    assert outcome.statuses == [-signal.SIGKILL, 69]
     log = outcome.logs[1]
     assert f'rank 1 of 2 fails in {PLACE}' in log
     assert 'The store of rank 0' in log
@@ -79,7 +79,7 @@ def test_a_stopped_rank(tmp_path, undisturbed):
     outcome = training.finish()
     outcome.seconds = waited
     record('SIGSTOP rank 1 in backward', outcome)
-    assert outcome.statuses == [1, -signal.SIGKILL]
+    assert outcome.statuses == [69, -signal.SIGKILL]
     log = outcome.logs[0]
     early = log.index(f'rank 0 has been in {PLACE} for ')
     assert f'of {TIMEOUT} s (env_cfg.dist_cfg.timeout)' in log[early:]
@@ -97,8 +97,8 @@ def test_a_stopped_rank(tmp_path, undisturbed):
 def test_a_rank_that_fails_is_named_by_the_others(tmp_path):
     """Its own words, not only 'connection closed'."""
     outcome = Run(tmp_path, model__fail_on=1).finish()
-    assert outcome.statuses == [1, 1]
-    place = 'epoch 1, iteration 1 of 4 (forward)'
+    assert outcome.statuses == [69, 1]
+    place = 'epoch 1, update 1 of 4, micro-step 1 of 2 (forward)'
     error = 'RuntimeError: failing as the test asked for'
     assert f'rank 1 of 2 fails in {place}: {error}' in outcome.logs[1]
     assert f'rank 0 of 2 fails in {place}: ' in outcome.logs[0]

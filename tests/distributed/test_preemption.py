@@ -24,8 +24,8 @@ from tests.distributed.faults import (
 def test_sigterm_to_one_rank_started_alone(tmp_path, undisturbed):
     """As under srun: each rank's own status. One of them gets the signal.
 
-    It comes ahead of iteration 5 of 12, which is the first of the second
-    epoch's four, and of an update's two.
+    It comes ahead of update 5 of 12, which is the first of the second
+    epoch's four, and is finished.
     """
     outcome = Run(
         tmp_path,
@@ -36,22 +36,22 @@ def test_sigterm_to_one_rank_started_alone(tmp_path, undisturbed):
     ).finish()
     record('SIGTERM rank 1, started one by one', outcome)
     assert outcome.statuses == [75, 75]
-    path = tmp_path / 'iter_6.pth'
-    said = f'rank 1 got SIGTERM. All ranks stop after iteration 6 with {path}'
+    path = tmp_path / 'iter_5.pth'
+    said = f'rank 1 got SIGTERM. All ranks stop after iteration 5 with {path}'
     assert said in outcome.logs[0]
     assert 'Traceback' not in ''.join(outcome.logs)
 
     assert latest_checkpoint(tmp_path) == str(path)
     saved = torch.load(path)
-    assert (saved['meta']['epoch'], saved['meta']['iter']) == (1, 6)
+    assert (saved['meta']['epoch'], saved['meta']['iter']) == (1, 5)
     log = resume(tmp_path)
-    assert 'epoch 2 goes on after 2 of 4 batches' in log
-    assert 'Epoch(train) [2][3/4]' in log
+    assert 'epoch 2 goes on with update 2 of 4' in log
+    assert 'Epoch(train) [2][2/4]' in log
 
-    # The pictures of every iteration, and what became of them.
+    # The pictures of every micro-step, and what became of them.
     for rank in range(2):
         assert diary(tmp_path, rank) == diary(undisturbed, rank)
-        assert len(diary(tmp_path, rank)) == 12
+        assert len(diary(tmp_path, rank)) == 24
     assert_same_end(tmp_path, undisturbed)
     # Where the epoch's checkpoint is, that inside it is not needed.
     assert not path.exists()
@@ -79,14 +79,14 @@ def test_sigterm_to_torchrun_and_to_data_workers(tmp_path):
     outcome = training.finish(started)
     record('SIGTERM to all processes, torchrun', outcome)
     (log,) = outcome.logs
-    assert 'All ranks stop after iteration 6 with' in log
+    assert 'All ranks stop after iteration 5 with' in log
     assert 'DataLoader worker' not in log
-    assert latest_checkpoint(tmp_path) == str(tmp_path / 'iter_6.pth')
+    assert latest_checkpoint(tmp_path) == str(tmp_path / 'iter_5.pth')
     assert outcome.statuses == [1]  # torchrun's own, whatever the ranks say
     assert outcome.seconds < 30
 
     means = [torch.load(tmp_path / f'mean_{rank}.pt') for rank in range(2)]
     assert not torch.equal(*means)
     pooled = torch.stack(means).double().mean(0).float()
-    state = torch.load(tmp_path / 'iter_6.pth')['state_dict']
+    state = torch.load(tmp_path / 'iter_5.pth')['state_dict']
     assert torch.equal(state['norm.running_mean'], pooled)

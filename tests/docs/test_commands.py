@@ -84,6 +84,9 @@ ELSEWHERE = {
     r'NNODES=.* tools/dist_train\.sh \S+ 8': (
         'tools/test_launchers.py::test_several_nodes_command'
     ),
+    r'NNODES=1:2 .* tools/dist_train\.sh \S+ 8 --resume': (
+        'tools/test_launchers.py::test_machines_that_come_and_go'
+    ),
     r'GPUS=.* tools/slurm_(train|test)\.sh( \S+){4}( --resume)?': (
         'tools/test_launchers.py::test_slurm_command'
     ),

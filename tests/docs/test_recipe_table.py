@@ -48,10 +48,7 @@ def test_settings_are_those_of_the_config(root, table):
         f'norm {cfg.optim_wrapper.clip_grad.max_norm}'
     )
     assert table['timeout'] == f'{cfg.env_cfg.dist_cfg.timeout} s'
-    sampler = cfg.train_dataloader.batch_sampler
-    assert (sampler.type, sampler.drop_last) == (
-        'AspectRatioBatchSampler',
-        True,
-    )
+    assert table['iteration'] == f'one update, by `{cfg.train_cfg.type}`'
+    assert table['epoch'] == f'`{cfg.train_dataloader.batch_sampler.type}`'
     # 458 updates an epoch: tests/configs/test_recipe_plan.py.
     assert 458 * cfg.train_cfg.max_epochs == 10_992

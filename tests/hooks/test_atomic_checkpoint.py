@@ -2,38 +2,14 @@
 from __future__ import annotations
 
 import os
-from itertools import count
 from pathlib import Path
 
 import pytest
 import torch
-from mmengine.config import Config
 from mmengine.fileio import LocalBackend
 from mmengine.hooks import CheckpointHook
-from mmengine.runner import Runner
 
-from mmdet_megdet.runtime import adapt_config
-from tests.tools.command import ROOT
-
-CONFIG = ROOT / 'tests' / 'data' / 'faults_config.py'
-_COUNT = count()
-
-
-def train(work_dir, **settings) -> Runner:
-    cfg = Config.fromfile(CONFIG)
-    cfg.merge_from_dict(
-        {
-            'work_dir': str(work_dir),
-            # Runners of one name would share message hub and logger.
-            'experiment_name': f'atomic_checkpoint_{next(_COUNT)}',
-            'log_level': 'ERROR',
-            'train_dataloader.num_workers': 0,
-            **{k.replace('__', '.'): v for k, v in settings.items()},
-        }
-    )
-    runner = Runner.from_cfg(adapt_config(cfg))
-    runner.train()
-    return runner
+from tests.data.faults_run import train
 
 
 @pytest.fixture
@@ -118,3 +94,30 @@ def test_preemption_needs_it_where_there_are_checkpoints(tmp_path):
     assert not list(tmp_path.glob('*.pth'))
     with pytest.raises(ValueError, match=r'checkpoint\.type='):
         train(tmp_path, default_hooks__checkpoint__type='CheckpointHook')
+
+
+def test_a_checkpoint_does_not_have_other_files_deleted(tmp_path, monkeypatch):
+    errors = iter([2.0, 1.0])
+    monkeypatch.setattr(
+        'tests.data.tiny_task.TinyError.compute_metrics',
+        lambda *_: dict(error=next(errors)),
+    )
+    train(tmp_path / 'run', train_cfg__max_epochs=1)
+    path = tmp_path / 'run' / 'epoch_1.pth'
+    content = torch.load(path)
+    hub = content['message_hub']
+    for key in ('interrupted_ckpt', 'best_ckpt'):
+        victim = tmp_path / f'{key}.pth'
+        victim.touch()
+        hub['runtime_info'][key] = str(victim)
+        hub['resumed_keys'][key] = True
+    torch.save(content, path)
+    train(
+        tmp_path / 'run',
+        train_cfg__max_epochs=2,
+        resume=True,
+        load_from=str(path),
+    )
+    assert (tmp_path / 'run' / 'best_error_epoch_2.pth').exists()
+    assert (tmp_path / 'interrupted_ckpt.pth').exists()
+    assert (tmp_path / 'best_ckpt.pth').exists()

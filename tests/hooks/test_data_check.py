@@ -7,6 +7,7 @@ import pytest
 
 from mmdet_megdet.hooks import DataCheckHook
 from mmdet_megdet.runtime import ConfigError, DataError
+from mmdet_megdet.runtime.annotation_files import check_annotation_files
 from tests.data.picture_run import pictures_config, train_on_pictures
 from tests.data.picture_task import write_pictures
 from tests.data.tiny_run import log_of
@@ -51,24 +52,12 @@ def test_left_out_on_purpose(train, path, tmp_path):
     train(default_hooks__data_check__annotations='warn')
     log = log_of(tmp_path / 'run')
     assert f'WARNING - DataCheckHook: {path}: 1 annotation(s) are of' in log
-    assert 'reaches over the edge of the picture: id 104 (image 4, ' in log
-
-
-def test_single_class_by_its_name(train, monkeypatch):
-    """As mmengine allows it, not in a tuple."""
-    asked = []
-    monkeypatch.setattr(
-        'mmdet_megdet.hooks.data_check.find_problems',
-        lambda path, classes: asked.append(classes) or [],
-    )
-    with pytest.raises(IndexError):  # the tiny model needs a box
-        train(train_dataloader__dataset__metainfo__classes='box')
-    assert asked == [('box',)]
+    assert 'reaches over the edge of the image: id 104 (image 4, ' in log
 
 
 def test_off_reads_no_annotations_but_pictures(train, path, monkeypatch):
     monkeypatch.setattr(
-        'mmdet_megdet.hooks.data_check.find_problems',
+        'mmdet_megdet.runtime.annotation_files.judge',
         lambda *_: pytest.fail('reads'),
     )
     # The tiny model needs a box.
@@ -81,6 +70,51 @@ def test_off_reads_no_annotations_but_pictures(train, path, monkeypatch):
         train(default_hooks__data_check__annotations='off')
 
 
+def test_what_a_tool_has_judged_is_not_read_again(
+    train, path, tmp_path, monkeypatch
+):
+    """And still logged."""
+    content = json.loads(path.read_text())
+    content['annotations'][3]['category_id'] = 1
+    path.write_text(json.dumps(content))
+    cfg = pictures_config(path.parent, tmp_path / 'run')
+    assert len(check_annotation_files(cfg)) == 1
+    monkeypatch.setattr(
+        'mmdet_megdet.runtime.annotation_files.judge',
+        lambda *_: pytest.fail('reads'),
+    )
+    train()
+    assert 'reaches over the edge' in log_of(tmp_path / 'run')
+
+
+def test_another_size_than_the_file_says(train, path):
+    content = json.loads(path.read_text())
+    content['annotations'][3]['category_id'] = 1
+    content['images'][5]['width'] += 1
+    path.write_text(json.dumps(content))
+    with pytest.raises(DataError, match=r'image 5 \(.*48x32, not 49x32'):
+        train()
+
+
 def test_wrong_option_is_refused():
     with pytest.raises(ConfigError, match="annotations='no' is not"):
         DataCheckHook(annotations='no')
+
+
+def test_a_worker_that_started_first_names_the_picture(tmp_path):
+    """Under MMEngine's loop by iteration workers start ahead of hooks."""
+    folder = tmp_path / 'data'
+    write_pictures(folder)
+    for number in (3, 5):
+        picture = folder / 'images' / f'{number}.jpg'
+        picture.write_bytes(picture.read_bytes()[:-300])
+    cfg = pictures_config(
+        folder,
+        tmp_path / 'run',
+        train_dataloader__num_workers=1,
+        train_cfg=dict(type='IterBasedTrainLoop', max_iters=16, _delete_=True),
+    )
+    cfg.param_scheduler = None
+    cfg.default_hooks.pop('epoch_seed', None)
+    with pytest.raises(DataError, match=r'image [35] \(.*cut off'):
+        train_on_pictures(cfg)

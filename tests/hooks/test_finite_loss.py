@@ -57,6 +57,8 @@ def test_skipped_update_leaves_no_trace(train, tmp_path):
     # The averages of six iterations.
     assert states[-1]['ema']['steps'] == 6
     assert runner.iter == 8
+    # The warm-up counts 8 updates of its 10.
+    assert runner.optim_wrapper.get_lr()['lr'] == pytest.approx([0.05 * 0.82])
     log = log_of(tmp_path)
     assert (
         'in epoch 1, update 3 of 8: loss_corner[0] is nan, loss_corner[1] is '

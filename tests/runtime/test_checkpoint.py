@@ -18,7 +18,7 @@ from mmdet_megdet.runtime import (
     checkpoint,
     trust_checkpoints,
 )
-from mmdet_megdet.runtime.checkpoint import history_buffer_attribute
+from mmdet_megdet.runtime.safe_globals import named_attribute
 
 
 class Call:
@@ -141,9 +141,9 @@ def test_everything_refused_is_named(tmp_path):
 
 
 def test_getattr_stand_in():
-    assert history_buffer_attribute(HistoryBuffer, 'min') is HistoryBuffer.min
+    assert named_attribute(HistoryBuffer, 'min') is HistoryBuffer.min
     with pytest.raises(pickle.UnpicklingError, match='HistoryBuffer'):
-        history_buffer_attribute(HistoryBuffer, 'mro')
+        named_attribute(HistoryBuffer, 'mro')
 
 
 def test_trust_is_explicit(tmp_path, monkeypatch):
@@ -191,3 +191,29 @@ def test_loader_of_the_forks_is_replaced(monkeypatch):
     monkeypatch.setattr(upstream, '_safe_torch_load', None, raising=False)
     checkpoint._register()
     assert upstream._safe_torch_load is torch.load
+
+
+def test_every_scheme_has_a_loader_of_ours():
+    for loader in CheckpointLoader._schemes.values():
+        assert loader.__wrapped__.__module__ == upstream.__name__
+
+
+def test_what_was_loaded_can_be_written(tmp_path):
+    content = dict(meta=dict(epoch=1, cfg='a = 1'), state_dict=OrderedDict())
+    loaded = load(write(tmp_path, content))
+    assert loaded == dict(meta=dict(epoch=1), state_dict={})
+    assert loaded.config_text == 'a = 1'
+    assert load(write(tmp_path, loaded)) == loaded
+
+
+def test_metadata_of_a_state_dict_stays(tmp_path):
+    state = torch.nn.BatchNorm1d(2).state_dict()
+    assert load(write(tmp_path, state))._metadata == state._metadata
+
+
+def test_methods_that_a_file_hides(tmp_path):
+    """pickle sets attributes of an OrderedDict."""
+    meta = OrderedDict(config='a = 1')
+    meta.pop = meta.keys = HistoryBuffer.mean
+    loaded = load(write(tmp_path, OrderedDict(meta=meta)))
+    assert loaded['meta'] == {}

@@ -59,7 +59,7 @@ def saved(folder, name, age, optimizer=True):
     """A checkpoint of some seconds ago."""
     content = dict(meta=dict(iter=1), state_dict=dict(a=torch.ones(1000)))
     if optimizer:
-        content['optimizer'] = {}
+        content |= dict(message_hub={}, optimizer={})
     path = folder / name
     torch.save(content, path)
     os.utime(path, (path.stat().st_mtime - age,) * 2)

@@ -71,6 +71,15 @@ def test_mistake_is_one_message(capsys):
     assert capsys.readouterr().err == 'error: say one of them\n'
 
 
+def test_lost_rank_has_a_status_of_its_own():
+    def lost():
+        raise RuntimeError('[gloo/transport] Connection closed by peer')
+
+    with pytest.raises(SystemExit) as end:
+        run_tool(lost)
+    assert end.value.code == 69
+
+
 def test_defect_keeps_its_traceback(capsys):
     def defective():
         raise ZeroDivisionError('nothing of ours')

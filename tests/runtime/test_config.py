@@ -138,9 +138,21 @@ def test_auto_scale_lr_elsewhere(cfg):
 
 
 def test_default_hooks_that_are_none_are_left_out():
-    hooks = dict(preemption=None, timer=None, seed=dict(type='EpochSeedHook'))
+    hooks = dict(preemption=None, timer=None, same=dict(type='SameRunHook'))
     given = Config(dict(default_hooks=hooks))
     # None takes MMEngine's own hook out only if it gets there.
-    expected = dict(timer=None, seed=dict(type='EpochSeedHook'))
-    assert adapt_config(given).default_hooks == expected
+    expected = dict(timer=None, same=dict(type='SameRunHook'))
+    adapted = adapt_config(given).default_hooks
+    assert {name: adapted[name] for name in expected} == expected
+    assert 'preemption' not in adapted
     assert given.default_hooks == hooks
+
+
+def test_checkpoint_hooks_are_added_unless_said_otherwise():
+    hooks = adapt_config(Config({})).default_hooks
+    assert hooks == dict(
+        readable_checkpoint=dict(type='ReadableCheckpointHook'),
+        resume_report=dict(type='ResumeReportHook'),
+    )
+    without = Config(dict(default_hooks=dict.fromkeys(hooks)))
+    assert adapt_config(without).default_hooks == {}

@@ -52,14 +52,23 @@ def env(monkeypatch):
 
 
 @pytest.fixture
-def scontrol(tmp_path, env):
-    """A stand-in for Slurm's scontrol, which is not installed here."""
-    program = tmp_path / 'scontrol'
-    program.write_text(
-        '#!/bin/sh\n[ "$*" = "show hostnames node[3-4]" ] || exit 1\n'
-        'echo node3\necho node4\n'
-    )
-    program.chmod(program.stat().st_mode | stat.S_IXUSR)
+def slurm(tmp_path, env):
+    """Stand-ins for Slurm's clients, which need not be installed here."""
+    says = {
+        'scontrol': """[ "$*" = "show hostnames node[3-4]" ] || exit 1
+echo node3; echo node4
+""",
+        # As Slurm 22.05 prints it.
+        'sattach': """[ "$*" = "--layout 17.2" ] || exit 1
+printf 'Job step layout:\n\t8 tasks, 2 nodes (node[3-4])\n\n'
+printf '\tNode 0 (node3), 4 task(s): 4 5 6 10 \n'
+printf '\tNode 1 (node4), 4 task(s): 0 1 2 3 \n'
+""",
+    }
+    for name, script in says.items():
+        program = tmp_path / name
+        program.write_text(f'#!/bin/sh\n{script}')
+        program.chmod(program.stat().st_mode | stat.S_IXUSR)
     env(PATH=f'{tmp_path}:{os.environ["PATH"]}')
 
 
@@ -73,7 +82,7 @@ def test_no_launcher(env):
     assert set(exported().values()) == {None}
 
 
-def test_slurm(env, scontrol):
+def test_slurm(env, slurm):
     env(**SLURM)
     assert export_rank('slurm') == 8
     assert exported() == dict(
@@ -94,9 +103,49 @@ def test_slurm_keeps_the_users_master(env):
     assert exported()['MASTER_PORT'] == '4321'
 
 
-def test_slurm_without_scontrol(env, tmp_path):
-    env(**SLURM, PATH=str(tmp_path))
-    with pytest.raises(LaunchError, match=r'node\[3-4\].*set MASTER_ADDR'):
+ARBITRARY = dict(
+    SLURM_DISTRIBUTION='arbitrary', SLURM_JOB_ID='17', SLURM_STEP_ID='2'
+)
+
+
+@pytest.mark.parametrize(
+    ('variables', 'host'),
+    [
+        (dict(SLURM_NODELIST='', SLURM_JOB_NODELIST='node[3-4]'), 'node3'),
+        # srun on a part of the job's nodes.
+        (
+            dict(
+                SLURM_NODELIST='node[1-4]',
+                SLURM_JOB_NODELIST='node[1-4]',
+                SLURM_STEP_NODELIST='node[3-4]',
+            ),
+            'node3',
+        ),
+        # A task beside rank 0 knows by itself.
+        (
+            dict(SLURM_PROCID='0', SLURMD_NODENAME='node4', **ARBITRARY),
+            'node4',
+        ),
+        (dict(SLURM_GTIDS='5,0', SLURMD_NODENAME='node4'), 'node4'),
+        (dict(SLURM_GTIDS='10,5', SLURMD_NODENAME='node3'), 'node3'),
+        # The first of the nodes is not rank 0's.
+        (
+            dict(SLURM_GTIDS='4,5,6,10', SLURMD_NODENAME='node3', **ARBITRARY),
+            'node4',
+        ),
+    ],
+)
+def test_slurm_host_of_rank_0(env, slurm, variables, host):
+    env(**SLURM | variables)
+    export_rank('slurm')
+    assert exported()['MASTER_ADDR'] == host
+
+
+@pytest.mark.parametrize('variables', [{}, ARBITRARY])
+def test_slurm_without_its_clients(env, tmp_path, variables):
+    env(**SLURM, **variables, PATH=str(tmp_path))
+    told = r'(node\[3-4\]|--layout 17.2): .*set MASTER_ADDR'
+    with pytest.raises(LaunchError, match=told):
         export_rank('slurm')
 
 
@@ -135,6 +184,31 @@ def test_more_ranks_than_gpus(env, monkeypatch):
         export_rank('pytorch')
     env(LOCAL_RANK='1')
     assert export_rank('pytorch') == 8
+
+
+@pytest.mark.parametrize(
+    ('cuda', 'gpus', 'own', 'file', 'expected'),
+    [
+        ('13.0', 8, None, '', '1'),
+        ('13.0', 8, '0', '', '0'),
+        ('13.0', 8, None, 'NCCL_LAUNCH_ORDER_IMPLICIT=0', None),
+        ('13.0', 0, None, '', None),  # CPUs
+        (None, 8, None, '', None),  # ROCm
+    ],
+)
+def test_launch_order(
+    env, monkeypatch, tmp_path, cuda, gpus, own, file, expected
+):
+    monkeypatch.setattr(torch.cuda, 'device_count', lambda: gpus)
+    monkeypatch.setattr(torch.version, 'cuda', cuda)
+    (tmp_path / 'nccl.conf').write_text(file)
+    name = 'NCCL_LAUNCH_ORDER_IMPLICIT'
+    monkeypatch.setenv(name, own or 'to be taken back')
+    if own is None:
+        monkeypatch.delenv(name)
+    env(**ALONE, NCCL_CONF_FILE=str(tmp_path / 'nccl.conf'))
+    export_rank('pytorch')
+    assert os.environ.get(name) == expected
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason='needs no GPU')

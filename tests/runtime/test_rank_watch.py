@@ -60,7 +60,7 @@ def test_what_explains_an_end(beat, gone, cause):
     ],
 )
 def test_errors_of_collectives(error, collective):
-    assert rank_watch._is_collective(error) == collective
+    assert rank_watch.is_collective_error(error) == collective
 
 
 def test_one_process_needs_no_store():

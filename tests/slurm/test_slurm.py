@@ -131,9 +131,10 @@ def test_preempted_and_resubmitted(trained, cluster, tmp_path):
 
 
 def test_one_task_fails(cluster, tmp_path):
-    """srun ends the other one, and passes the status on."""
+    """srun ends the other one, and passes the highest status on."""
     result = train(cluster, tmp_path, '--cfg-options', 'model.fail_on=1')
-    assert result.returncode == 1
+    # The other one's own says that it lost a rank, if it comes to that.
+    assert result.returncode in (1, 69)
     assert 'RuntimeError: failing as the test asked for' in result.stdout
 
 

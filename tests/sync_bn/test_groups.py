@@ -1,14 +1,19 @@
 # Copyright (c) mmdet_megdet contributors. All rights reserved.
 """From images to ranks: arithmetic, and what the user is told."""
 
+from datetime import timedelta
+from types import SimpleNamespace
+from unittest import mock
+
 import pytest
 import torch
+import torch.distributed as dist
 from hypothesis import given
 from hypothesis import strategies as st
 from torch import nn
 
-from mmdet_megdet.sync_bn import MegDetSyncBN, resolve_bn_groups
-from mmdet_megdet.sync_bn.groups import ranks_per_group
+from mmdet_megdet.sync_bn import MegDetSyncBN, groups, resolve_bn_groups
+from mmdet_megdet.sync_bn.groups import group_timeout, ranks_per_group
 
 
 @pytest.mark.parametrize(
@@ -97,3 +102,54 @@ def test_one_process_trains_with_an_unresolved_size():
     layer = MegDetSyncBN(3, bn_size=32)
     x = torch.randn(4, 3, 2, 2)
     assert torch.equal(layer(x), nn.BatchNorm2d(3)(x))
+
+
+class Backend:
+    """A process group whose backend has certain options."""
+
+    def __init__(self, **options):
+        self.backend = SimpleNamespace(**options)
+
+    def _get_backend(self, device):
+        return self.backend
+
+
+@pytest.mark.parametrize(
+    ('group', 'timeout'),
+    [
+        (
+            Backend(options=SimpleNamespace(_timeout=timedelta(9))),
+            timedelta(9),
+        ),
+        (Backend(options=SimpleNamespace()), None),
+        (Backend(options=None), None),
+        (Backend(), None),
+        (object(), None),
+    ],
+)
+def test_timeouts_of_backends_with_and_without_options(group, timeout):
+    assert group_timeout(group, torch.device('cpu')) == timeout
+
+
+class Options:
+    def __init__(self):
+        self.config = SimpleNamespace(max_ctas=None)
+        self._timeout = timedelta(seconds=600)
+
+
+@pytest.mark.parametrize('timeout', [timedelta(seconds=90), None])
+def test_nccl_gets_a_small_communicator(timeout):
+    nccl = SimpleNamespace(Options=Options)
+    with (
+        mock.patch.object(dist, 'ProcessGroupNCCL', nccl, create=True),
+        mock.patch.object(dist, 'get_backend_config') as backends,
+    ):
+        backends.return_value = 'cpu:gloo,cuda:nccl'
+        options = groups._small(timeout)
+        assert options.config.max_ctas == groups.MOST_CTAS
+        assert options._timeout == (timeout or timedelta(seconds=600))
+        # An NCCL without such settings, and another backend.
+        nccl.Options = SimpleNamespace
+        assert groups._small(timeout) is None
+        backends.return_value = 'cpu:gloo'
+        assert groups._small(timeout) is None

@@ -18,7 +18,8 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch.nn.modules._functions import SyncBatchNorm as TorchFunction
 
-from mmdet_megdet.sync_bn.moments import local_moments, pack, unpack
+from mmdet_megdet.sync_bn.kernels import local_moments
+from mmdet_megdet.sync_bn.moments import pack, unpack
 from tests.distributed.ranks import run_ranks
 
 EPS = 1e-5

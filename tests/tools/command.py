@@ -4,8 +4,10 @@
 from __future__ import annotations
 
 import os
+import socket
 import subprocess
 import sys
+import time
 from contextlib import suppress
 from pathlib import Path
 
@@ -75,3 +77,22 @@ def environment(**variables: str) -> dict[str, str]:
         CUDA_VISIBLE_DEVICES='-1',
     )
     return clean | variables
+
+
+def free_port() -> str:
+    """A port of this machine that nobody listens at."""
+    with socket.socket() as probe:
+        probe.bind(('127.0.0.1', 0))
+        return str(probe.getsockname()[1])
+
+
+def wait_for_port(port: str, seconds: float = 300) -> None:
+    """Until somebody listens there."""
+    end = time.monotonic() + seconds
+    while True:
+        try:
+            socket.create_connection(('127.0.0.1', int(port))).close()
+            return
+        except ConnectionRefusedError:
+            assert time.monotonic() < end
+            time.sleep(0.1)

@@ -14,6 +14,7 @@ import torch.distributed as dist
 from torch import nn
 
 from mmdet_megdet.sync_bn import MegDetSyncBN
+from mmdet_megdet.sync_bn.groups import bn_group
 from tests.distributed.ranks import run_ranks
 from tests.tools.command import TOOLS, run
 
@@ -251,6 +252,7 @@ def test_all_models_of_the_training_step_begin_alike():
 def meeting_and_not(rank, world_size):
     torch.manual_seed(rank)
     x, dy = torch.randn(2, 2, 3, 4, 4)
+    bn_group(None, CPU)
     results = []
     with bn_measure.counted_collectives() as sent:
         for kind in (nn.BatchNorm2d, bn_layers.MeetingBN, MegDetSyncBN):

@@ -51,8 +51,8 @@ def test_the_accumulation_follows(tmp_path):
     """The config says 4 images, and accumulates 2 iterations."""
     status, output = train_tiny(tmp_path, '--images-per-gpu', '8')
     assert status == 0, output
-    assert 'images per GPU     8\n' in output
-    assert 'accumulation       2 iterations\n' in output
+    assert 'images per GPU  8\n' in output
+    assert 'accumulation    2 micro-steps\n' in output
     for options, message in (
         (
             ['--images-per-gpu', '3'],

@@ -2,7 +2,6 @@
 from __future__ import annotations
 
 import os
-import socket
 import stat
 import subprocess
 import time
@@ -11,7 +10,13 @@ import pytest
 import torch
 
 import mmdet_megdet  # noqa: F401  (checkpoints load safely)
-from tests.tools.command import TINY_CONFIG, TOOLS, environment, run
+from tests.tools.command import (
+    TINY_CONFIG,
+    TOOLS,
+    environment,
+    free_port,
+    run,
+)
 
 # An interpreter that says how it was called.
 RECORDER = '#!/bin/sh\necho "threads=$OMP_NUM_THREADS" "$@"\n'
@@ -69,12 +74,6 @@ def slurm(tmp_path):
     return f'{tmp_path}:{os.environ["PATH"]}'
 
 
-def free_port():
-    with socket.socket() as probe:
-        probe.bind(('127.0.0.1', 0))
-        return str(probe.getsockname()[1])
-
-
 @pytest.mark.parametrize('script', SCRIPTS)
 def test_too_few_arguments(script):
     result = run(TOOLS / script, *SCRIPTS[script][:-1])
@@ -123,6 +122,20 @@ def test_chosen_port(recorder):
     command = [TOOLS / 'dist_train.sh', 'CONFIG', '2']
     result = run(*command, PYTHON=recorder, PORT='777')
     assert '--master-addr=127.0.0.1 --master-port=777' in result.stdout
+
+
+def test_machines_that_come_and_go(recorder):
+    command = [TOOLS / 'dist_train.sh', 'CONFIG', '8', '--resume']
+    result = run(*command, PYTHON=recorder, NNODES='1:2', MASTER_ADDR='a')
+    assert (
+        f'{TOOLS}/elastic.py --nnodes=1:2 --rdzv-backend=c10d '
+        '--rdzv-id=mmdet_megdet --rdzv-endpoint=a:29500 --max-restarts=20 '
+        f'--nproc-per-node=8 {TOOLS}/train.py --launcher pytorch CONFIG '
+        '--resume\n'
+    ) in result.stdout
+    result = run(*command, PYTHON=recorder, NNODES='1:2')
+    assert result.returncode == 2
+    assert 'NNODES=1:2 needs MASTER_ADDR' in result.stdout
 
 
 def test_threads(recorder):

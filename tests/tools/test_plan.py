@@ -7,20 +7,20 @@ import sys
 
 import pytest
 
+from tests.annotations.configs import config_of, content_of, write
 from tests.tools.command import TOOLS, run
 
 TABLE = """\
-GPUs               8                               16 (2 nodes x 8)
-images per GPU     4                               8
-images at once     32                              128
-accumulation       8 iterations                    2 iterations
-total batch        256 images                      256 images
-BN statistics      32 images                       32 images
-BN groups          1 x 8 GPUs                      4 x 4 GPUs
-epoch              3664 iterations                 916 iterations
-updates per epoch  458                             458
-warm-up            1000 updates = 8000 iterations  1000 updates = 2000 iterations
-"""  # noqa: E501
+GPUs            8                            16 (2 nodes x 8)
+images per GPU  4                            8
+images at once  32                           128
+accumulation    8 micro-steps                2 micro-steps
+total batch     256 images                   256 images
+BN statistics   32 images                    32 images
+BN groups       1 x 8 GPUs                   4 x 4 GPUs
+epoch           458 updates, 18 images over  458 updates, 18 images over
+warm-up         1000 updates                 1000 updates
+"""
 
 
 def plan(*arguments):
@@ -50,7 +50,7 @@ def test_what_does_not_run_is_told_beside_what_does():
         'or --bn-size 24 --total-batch 264; or --images-per-gpu 16 '
         '--total-batch 288.'
     )
-    assert 'BN groups          1 x 8 GPUs' in output
+    assert 'BN groups       1 x 8 GPUs' in output
     assert 'BN is local' in output
 
 
@@ -66,22 +66,14 @@ def test_the_recipe_is_a_matter_of_options():
     )  # fmt: skip
     assert status == 0
     for line in (
-        'total batch        64 images',
-        'BN statistics      16 images',
-        'epoch              62 iterations',
-        'updates per epoch  15 + 2/4',
-        'warm-up            500 updates = 2000 iterations',
-        'learning rate      0.08',
-        '4x4: an epoch of 62 iterations is not a whole number of updates of 4',
+        'total batch     64 images',
+        'BN statistics   16 images',
+        'epoch           15 updates, 40 images over',
+        'warm-up         500 updates',
+        'learning rate   0.08',
         'assumption weaker than the usual one: not that the gradients',
     ):
         assert line in output
-
-
-def test_pictures_that_come_out_even():
-    status, output = plan('8x4', '--images', 1024)
-    assert status == 0
-    assert '8x4: each rank has 128 images an epoch, a whole number' in output
 
 
 def test_images_by_memory():
@@ -147,3 +139,18 @@ def test_it_takes_no_time():
     spent = after.children_user - before.children_user
     spent += after.children_system - before.children_system
     assert spent < 0.2
+
+
+def test_images_of_a_config(tmp_path):
+    """As the training data set filters and repeats them."""
+    write(tmp_path, content_of(300), content_of())
+    cfg = config_of(tmp_path, train_dataloader__dataset__indices=260)
+    cfg.dump(tmp_path / 'config.py')
+    assert plan('8x4', '--images', tmp_path / 'config.py') == plan(
+        '8x4', '--images', 260
+    )
+    (tmp_path / 'train.json').unlink()
+    status, output = plan('8x4', '--images', tmp_path / 'config.py')
+    assert status == 2
+    assert f'there is no annotation file {tmp_path}/train.json' in output
+    assert plan('8x4', '--images', 'no.py')[0] == 2

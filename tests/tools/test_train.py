@@ -24,7 +24,6 @@ cfg = Config.fromfile(sys.argv[1])
 cfg.work_dir = sys.argv[2]
 cfg.model.norm_cfg = None
 cfg.param_scheduler = None
-cfg.default_hooks.epoch_seed = dict(type='IterTimerHook')
 cfg.train_cfg.max_epochs = 1
 Runner.from_cfg(cfg).train()
 cfg.load_from = cfg.work_dir + '/epoch_1.pth'

@@ -37,7 +37,7 @@ SIZES = Sizes()
 
 def sampler(rank=0, world_size=1, images_per_gpu=4, dataset=None, seed=5):
     found = UpdateBatchSampler(
-        DefaultSampler(dataset or SIZES, seed=1), images_per_gpu
+        DefaultSampler(dataset or SIZES, seed=seed), images_per_gpu
     )
     found.configure(
         total_batch_size=8,
@@ -197,6 +197,14 @@ class Classes(Sizes):
 def test_a_data_set_smaller_than_an_update():
     with pytest.raises(ConfigError, match=r'has 7 image.* update of 8\.'):
         sampler(dataset=NoDataInfo())
+
+
+def test_a_seed_of_the_samplers_own():
+    batches = UpdateBatchSampler(DefaultSampler(SIZES, seed=1), 4)
+    with pytest.raises(ConfigError, match=r'sampler.seed=1 .* randomness.see'):
+        batches.configure(
+            total_batch_size=8, unit_size=4, seed=0, rank=0, world_size=1
+        )
 
 
 def test_another_loop():

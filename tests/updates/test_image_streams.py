@@ -90,7 +90,7 @@ def updates_of(dataset, split=(1, 4), epochs=2, start=0, **options):
     world_size, images_per_gpu = split
     ranks = []
     for rank in range(world_size):
-        sampler = DefaultSampler(dataset, seed=0)
+        sampler = DefaultSampler(dataset, seed=3)
         batches = UpdateBatchSampler(sampler, images_per_gpu)
         batches.configure(
             total_batch_size=8,

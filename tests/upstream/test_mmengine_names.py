@@ -1,9 +1,37 @@
 # Copyright (c) mmdet_megdet contributors. All rights reserved.
-import pytest
-from mmengine.dataset import BaseDataset
-from mmengine.runner import Runner
 
-from mmdet_megdet.upstream.mmengine_names import is_cut_to_batches
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+
+import cv2
+import numpy as np
+import pytest
+import torch
+from mmdet.structures import DetDataSample
+from mmdet.visualization import DetLocalVisualizer
+from mmengine.dataset import BaseDataset
+from mmengine.optim import (
+    ConstantLR,
+    LinearLR,
+    MultiStepLR,
+    OneCycleLR,
+    OptimWrapper,
+)
+from mmengine.runner import Runner
+from mmengine.structures import InstanceData
+
+from mmdet_megdet.schedulers import PreciseLinearWarmup
+from mmdet_megdet.upstream.mmengine_names import (
+    annealing_functions,
+    count_skipped_update,
+    draw_on_every_rank,
+    is_cut_to_batches,
+    resumes,
+    schedulers_of,
+)
+from tests.data.faults_run import train
 
 
 class Three(BaseDataset):
@@ -23,3 +51,76 @@ def test_is_cut_to_batches(batches):
         )
     )
     assert is_cut_to_batches(loader.dataset) is (batches is not None)
+
+
+def test_count_skipped_update(recwarn):
+    """Schedulers go on as after a step, and so does the accumulation."""
+    weight = torch.nn.Parameter(torch.zeros(1))
+    wrapper = OptimWrapper(torch.optim.SGD([weight], 0.4), 2)
+    ours = PreciseLinearWarmup(wrapper, start_factor=0.5, end=4)
+    stock = LinearLR(wrapper, by_epoch=False, end=4)
+    wrapper.initialize_count_status(torch.nn.Module(), 0, 8)
+    count_skipped_update(wrapper, 2)
+    assert wrapper.should_update()
+    ours.step()
+    stock.step()
+    assert ours._global_step == stock._global_step == 1
+    assert not [w for w in recwarn if 'optimizer.step' in str(w.message)]
+
+
+def test_annealing_functions_are_those_in_use():
+    functions = set()
+    for strategy in ('cos', 'linear'):
+        optimizer = torch.optim.SGD([torch.ones(1)], lr=1)
+        scheduler = OneCycleLR(
+            optimizer, eta_max=1, total_steps=4, anneal_strategy=strategy
+        )
+        functions.add(scheduler.state_dict()['anneal_func'])
+    assert functions == set(annealing_functions().values())
+
+
+def test_resumes(tmp_path):
+    runner = train(tmp_path, train_cfg__max_epochs=1)
+    assert not resumes(runner)
+    assert not resumes(SimpleNamespace(_resume=False))
+    assert resumes(SimpleNamespace(_resume=True))
+
+
+def make_optimizer():
+    return torch.optim.SGD([torch.nn.Parameter(torch.zeros(1))], lr=0.1)
+
+
+def test_the_schedulers_of_an_optimizer():
+    optimizer = make_optimizer()
+    wrapper = OptimWrapper(optimizer)
+    found = {MultiStepLR(wrapper, [3]), ConstantLR(optimizer)}
+    elsewhere = ConstantLR(make_optimizer())
+    for given in (optimizer, wrapper):
+        assert set(schedulers_of(given)) == found
+    assert elsewhere not in found
+
+
+@pytest.mark.parametrize('every_rank', [False, True])
+def test_drawing_on_another_rank(tmp_path, monkeypatch, every_rank):
+    monkeypatch.setattr('mmengine.dist.utils.is_main_process', lambda: False)
+    visualizer = DetLocalVisualizer(vis_backends=None)
+    if every_rank:
+        draw_on_every_rank(visualizer)
+    visualizer.dataset_meta = dict(classes=('box',), palette=[(255, 0, 0)])
+    sample = DetDataSample()
+    sample.pred_instances = InstanceData(
+        bboxes=torch.tensor([[8.0, 8.0, 40.0, 24.0]]),
+        scores=torch.ones(1),
+        labels=torch.zeros(1, dtype=torch.int64),
+    )
+    path = tmp_path / 'drawn.png'
+    image = np.zeros((32, 48, 3), np.uint8)
+    visualizer.add_datasample(
+        'image', image, sample, draw_gt=False, out_file=str(path)
+    )
+    assert path.exists() is every_rank
+    if every_rank:
+        drawn = cv2.imread(str(path))
+        assert drawn.shape == image.shape
+        # The box's edge is red, in OpenCV's order.
+        assert drawn[16, 8, 2] > 100

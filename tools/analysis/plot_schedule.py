@@ -32,8 +32,6 @@ from matplotlib.figure import Figure
 from mmengine.config import Config, DictAction
 from rehearsal import Schedule, rehearse
 
-from mmdet_megdet.recipe import epoch_note
-
 
 def write_csv(schedule: Schedule, path: Path) -> None:
     """Write all updates, floats in full.
@@ -149,9 +147,6 @@ def main(argv: Sequence[str] | None = None) -> int:
         figure.savefig(out, dpi=120)
         plt.close(figure)
         print(f'wrote {out}')
-        note = epoch_note(schedule.epoch_length, schedule.accumulation)
-        if note is not None:
-            print(f'note: {note}')
         if args.csv is not None:
             args.csv.parent.mkdir(parents=True, exist_ok=True)
             write_csv(schedule, args.csv)

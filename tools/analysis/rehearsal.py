@@ -15,7 +15,7 @@ from mmengine.registry import DATASETS, OPTIMIZERS, init_default_scope
 from mmengine.runner import EpochBasedTrainLoop, Runner
 from torch.utils.data import DataLoader, Dataset
 
-from mmdet_megdet.recipe import BatchPlan, iterations_per_epoch
+from mmdet_megdet.recipe import BatchPlan
 from mmdet_megdet.runtime.config import ConfigError, check_lr_scaling
 
 
@@ -98,12 +98,20 @@ class DryRunner(Runner):
         cfg (Config): Config of the training.
         gpus (int): Number of ranks.
         iterations (int): Iterations of an epoch.
-        accumulation (int): Iterations of an update.
+        accumulation (int): Iterations of an update; 1 under UpdateTrainLoop.
     """
 
     def __init__(
         self, cfg: Config, gpus: int, iterations: int, accumulation: int
     ) -> None:
+        loop = dict(cfg.train_cfg)
+        self.by_update = by_update(cfg)
+        if self.by_update:
+            # Goes through no data: the stock loops know as much of it.
+            del loop['type']
+            loop['by_epoch'] = loop.get('max_updates') is None
+            if not loop['by_epoch']:
+                loop['max_iters'] = loop.pop('max_updates')
         images = cfg.train_dataloader.batch_size
         self._world_size = gpus
         self._train_dataloader = DataLoader(
@@ -113,7 +121,10 @@ class DryRunner(Runner):
         self.visualizer = SimpleNamespace()
         self.logger = MMLogger.get_current_instance()
         self.param_schedulers = cfg.get('param_scheduler') or []
-        self._train_loop = self.build_train_loop(cfg.train_cfg)
+        self._train_loop = self.build_train_loop(loop)
+        if self.by_update:
+            updates = self._train_loop.max_iters
+            self._train_loop._max_epochs = -(-updates // iterations)
         optimizer = OPTIMIZERS.build(
             cfg.optim_wrapper.optimizer,
             default_args=dict(params=[torch.nn.Parameter(torch.zeros(1))]),
@@ -143,7 +154,9 @@ class DryRunner(Runner):
     @property
     def has_epochs(self) -> bool:
         """Whether schedulers that count epochs are stepped at all."""
-        return isinstance(self.train_loop, EpochBasedTrainLoop)
+        return self.by_update or isinstance(
+            self.train_loop, EpochBasedTrainLoop
+        )
 
     def marks(self) -> list[Mark]:
         """Ends of schedulers before training ends, and milestones."""
@@ -198,8 +211,11 @@ def get_epoch_length(cfg: Config, images: int, gpus: int) -> int:
     loader = cfg.train_dataloader
     size = loader.batch_size
     batch_sampler = loader.get('batch_sampler') or {}
-    if batch_sampler.get('drop_last') or loader.get('drop_last'):
-        length = iterations_per_epoch(images, gpus, size)
+    if by_update(cfg):
+        length = images // (gpus * size * get_accumulation(cfg, gpus))
+    elif batch_sampler.get('drop_last') or loader.get('drop_last'):
+        # MMEngine's DefaultSampler repeats a few.
+        length = -(-images // gpus) // size
     else:
         length = -(-images // (gpus * size))
     if length < 1:
@@ -208,6 +224,12 @@ def get_epoch_length(cfg: Config, images: int, gpus: int) -> int:
             'images per GPU.'
         )
     return length
+
+
+def by_update(cfg: Config) -> bool:
+    """Whether an iteration is an update."""
+    loop = cfg.get('train_cfg') or {}
+    return loop.get('type') == 'UpdateTrainLoop'
 
 
 def get_accumulation(cfg: Config, gpus: int) -> int:
@@ -264,12 +286,13 @@ def rehearse(
     accumulation = get_accumulation(cfg, gpus)
     per_gpu = cfg.train_dataloader.batch_size
     check_lr_scaling(cfg.get('auto_scale_lr'), gpus, per_gpu, accumulation)
-    runner = DryRunner(cfg, gpus, epoch_length, accumulation)
+    of_iterations = 1 if by_update(cfg) else accumulation
+    runner = DryRunner(cfg, gpus, epoch_length, of_iterations)
     return Schedule(
         runner.train(),
         runner.marks(),
         epoch_length,
-        accumulation,
+        of_iterations,
         f'{gpus} GPU(s) x {per_gpu} images x {accumulation} accumulated = '
         f'{gpus * per_gpu * accumulation} images an update',
     )

@@ -20,6 +20,9 @@ class OneRankMegDetSyncBN(MegDetSyncBN):
     synchronised path costs beyond communication could not be seen.
     """
 
+    def _synchronises(self) -> bool:
+        return True
+
     def _group(self, device: torch.device) -> dist.ProcessGroup:
         return dist.group.WORLD
 

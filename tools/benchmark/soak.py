@@ -131,7 +131,7 @@ def settings(args: argparse.Namespace) -> dict[str, object]:
     images = 4 * args.ranks  # at once; soak_config.py's per GPU
     return dict(
         randomness__seed=args.seed,
-        train_dataloader__dataset__length=images * ITERATIONS_PER_EPOCH,
+        train_dataloader__dataset__length=2 * images * ITERATIONS_PER_EPOCH,
         default_hooks__total_batch__total_batch_size=2 * images,
     )
 

@@ -11,13 +11,13 @@ model = dict(type='SoakRegressor', images_per_gpu=images_per_gpu)
 train_dataloader = dict(
     num_workers=1,
     batch_size=images_per_gpu,
-    # 100 iterations an epoch.
-    dataset=dict(type='SoakPictures', length=800),
+    # 100 updates an epoch.
+    dataset=dict(type='SoakPictures', length=1600),
     sampler=dict(type='DefaultSampler', shuffle=True),
     batch_sampler=dict(type='UnevenBatchSampler'),
     collate_fn=dict(type='soak_collate'),
 )
-train_cfg = dict(type='ResumableTrainLoop', max_epochs=1)
+train_cfg = dict(type='UpdateTrainLoop', max_epochs=1)
 optim_wrapper = dict(
     type='OptimWrapper',
     optimizer=dict(type='SGD', lr=0.02, momentum=0.9, weight_decay=1e-4),

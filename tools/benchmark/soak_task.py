@@ -9,12 +9,13 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Iterator
+from itertools import islice
 from pathlib import Path
 
 import numpy as np
 import psutil
 import torch
-from mmengine.dist import broadcast_object_list, get_rank
+from mmengine.dist import broadcast_object_list
 from mmengine.hooks import Hook
 from mmengine.model import BaseModel
 from mmengine.registry import (
@@ -26,9 +27,10 @@ from mmengine.registry import (
 )
 from mmengine.runner import Runner
 from torch import Tensor, nn
-from torch.utils.data import Dataset, Sampler
+from torch.utils.data import Dataset
 
 from mmdet_megdet.sync_bn import MegDetSyncBN
+from mmdet_megdet.updates import EpochBatch, UpdateBatchSampler
 
 # Iterations of a process after which it is measured: these, then every
 # thousandth.
@@ -67,32 +69,26 @@ def soak_collate(items: list[dict[str, Tensor]]) -> dict[str, Tensor]:
 
 
 @DATA_SAMPLERS.register_module()
-class UnevenBatchSampler(Sampler):
-    """Cuts a rank's share of an epoch in random places.
+class UnevenBatchSampler(UpdateBatchSampler):
+    """Cuts a rank's share of an update in random places.
 
-    So batches are uneven, and one in ``batch_size + 1`` is empty, but every
-    epoch has the same number of them on every rank. They depend on seed,
-    epoch and rank alone.
+    So micro-batches are uneven, and some are empty, but each update has the
+    same number of them on every rank. They depend on the update and the rank
+    alone.
 
     Args:
-        sampler (Sampler): MMEngine's ``DefaultSampler``.
+        sampler (Sampler): As :class:`UpdateBatchSampler`.
         batch_size (int): Images of a batch on average.
     """
 
-    def __init__(self, sampler: Sampler, batch_size: int) -> None:
-        self.sampler = sampler
-        self.batch_size = batch_size
-
-    def __iter__(self) -> Iterator[list[int]]:
-        indices = np.array(list(self.sampler))
-        words = [self.sampler.seed, self.sampler.epoch, get_rank()]
-        generator = np.random.default_rng(words)
-        cuts = generator.integers(0, len(indices) + 1, len(self) - 1)
-        for part in np.split(indices, np.sort(cuts)):
-            yield part.tolist()
-
-    def __len__(self) -> int:
-        return len(self.sampler) // self.batch_size
+    def __iter__(self) -> Iterator[EpochBatch]:
+        batches = super().__iter__()
+        while update := list(islice(batches, self.accumulation)):
+            images = [image for batch in update for image in batch]
+            generator = np.random.default_rng(images)
+            cuts = generator.integers(0, len(images) + 1, len(update) - 1)
+            for part in np.split(images, np.sort(cuts)):
+                yield EpochBatch(part.tolist(), update[0].epoch)
 
 
 @MODELS.register_module()

@@ -22,6 +22,7 @@ import torch
 import torch.distributed as dist
 from bench_ranks import check_ranks, positive, run_ranks
 from mmdet.structures import DetDataSample
+from mmdet.structures.mask import BitmapMasks
 from mmengine.config import Config
 from mmengine.logging import MMLogger
 from mmengine.optim import OptimWrapper, build_optim_wrapper
@@ -39,20 +40,23 @@ CONFIG = ROOT / 'configs' / 'megdet' / 'bccd_r18_fpn.py'
 
 
 def make_model(
-    norm: str, device: torch.device
+    norm: str, device: torch.device, cfg: Config | None = None
 ) -> tuple[MegDetDistributedDataParallel, OptimWrapper]:
     """A model of the config with one kind of norm layer, and its optimizer.
 
     Args:
         norm (str): Registered name of the norm layer.
         device (torch.device): Where it trains.
+        cfg (Config, optional): Another config, with its norm layers as they
+            are to be. Defaults to None: that of this module.
     """
     init_default_scope('mmdet')
     # Initialisation names every single weight.
     MMLogger.get_current_instance().setLevel('WARNING')
-    cfg = Config.fromfile(CONFIG)
-    norm_cfg = dict(type=norm, requires_grad=True)
-    cfg.model.backbone.norm_cfg = cfg.model.neck.norm_cfg = norm_cfg
+    if cfg is None:
+        cfg = Config.fromfile(CONFIG)
+        norm_cfg = dict(type=norm, requires_grad=True)
+        cfg.model.backbone.norm_cfg = cfg.model.neck.norm_cfg = norm_cfg
     # As small as at the warm-up's beginning: the steps must stay alike.
     cfg.optim_wrapper.optimizer.lr *= 1e-3
     torch.manual_seed(0)
@@ -64,12 +68,16 @@ def make_model(
     return model, build_optim_wrapper(model, cfg.optim_wrapper)
 
 
-def make_batch(images: int, size: tuple[int, int]) -> dict:
+def make_batch(
+    images: int, size: tuple[int, int], with_masks: bool = False
+) -> dict:
     """This rank's pictures of shapes, as the config's pipeline packs them.
 
     Args:
         images (int): Number of pictures.
         size (tuple[int, int]): Width and height.
+        with_masks (bool): Whether objects have masks too: their boxes.
+            Defaults to False.
     """
     inputs, samples = [], []
     for index in range(images):
@@ -90,6 +98,14 @@ def make_batch(images: int, size: tuple[int, int]) -> dict:
                 scale_factor=(1.0, 1.0),
             ),
         )
+        if with_masks:
+            width, height = size
+            masks = np.zeros((len(boxes), height, width), dtype=np.uint8)
+            for mask, (x1, y1, x2, y2) in zip(
+                masks, boxes.int().tolist(), strict=True
+            ):
+                mask[y1:y2, x1:x2] = 1
+            sample.gt_instances.masks = BitmapMasks(masks, height, width)
         inputs.append(torch.from_numpy(picture).permute(2, 0, 1).contiguous())
         samples.append(sample)
     return dict(inputs=inputs, data_samples=samples)

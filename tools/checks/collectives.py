@@ -23,6 +23,10 @@ _LARGE_REPEATS = 5
 # Of a fixed product of matrices: enough to time, little to wait for.
 _MATRIX = dict(cpu=384, cuda=4096)
 _ROUNDS = 10
+# BatchNorm's vector of 2048 channels, and DDP's buckets meanwhile.
+_BN_NUMBERS = 2 * 2048 + 1
+_BUCKETS = 8
+_SMALL_PER_BUCKET = 4
 _SLOW = 1.5
 
 
@@ -76,6 +80,55 @@ def check_sums(meeting: Meeting, group: Group) -> Iterator[Finding]:
         )
     else:
         yield passed('all-reduce', f'{group.name}: exact sums on every rank')
+
+
+def check_beside_buckets(
+    meeting: Meeting, group: Group, bn: dist.ProcessGroup
+) -> Iterator[Finding]:
+    """Reduce as backward does: BatchNorm's vectors beside DDP's buckets.
+
+    On two communicators, of which one has large all-reduces on their way
+    that nobody waits for. Where NCCL starts their kernels in another order on
+    another rank, this does not end, and the watch says where it stands.
+
+    Args:
+        meeting (Meeting): All ranks.
+        group (Group): Whose BatchNorm it is.
+        bn (ProcessGroup): BatchNorm's own of the same ranks.
+    """
+    device, everyone = meeting.device, len(meeting.names)
+    size = _LARGE[device.type] // 4
+    buckets = [torch.ones(size, device=device) for _ in range(_BUCKETS)]
+    under_way, sums = [], []
+    begin = time.perf_counter()
+    for bucket in buckets:
+        under_way.append(dist.all_reduce(bucket, async_op=True))
+        for _ in range(_SMALL_PER_BUCKET):
+            sums.append(
+                torch.ones(_BN_NUMBERS, dtype=torch.float64, device=device)
+            )
+            dist.all_reduce(sums[-1], group=bn)
+    for work in under_way:
+        work.wait()
+    _wait(device)
+    seconds = time.perf_counter() - begin
+    right = all(bool((s == len(group.ranks)).all()) for s in sums)
+    right &= all(bool((b == everyone).all()) for b in buckets)
+    by_rank = meeting.gather((right, seconds))
+    wrong = [rank for rank, (fine, _) in enumerate(by_rank) if not fine]
+    if wrong:
+        yield failure(
+            'all-reduce beside buckets',
+            f'{group.name}: wrong sums on {meeting.listed(wrong)}',
+            'Do not train on this: collectives of two process groups disturb '
+            'each other (docs/troubleshooting.md, "It hangs").',
+        )
+        return
+    yield passed(
+        'all-reduce beside buckets',
+        f'{group.name}: {len(sums)} of BatchNorm beside {_BUCKETS} of '
+        f'{gigabytes(4 * size)} in {max(t for _, t in by_rank) * 1e3:.3g} ms',
+    )
 
 
 def latencies(meeting: Meeting, group: Group) -> dict[int, float]:

@@ -8,10 +8,12 @@ import os
 import platform
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
 from typing import Any
 
 import torch
 
+from mmdet_megdet.annotations import configured
 from mmdet_megdet.runtime.same_run import settings, versions
 
 from .meeting import Meeting
@@ -36,6 +38,23 @@ def variables() -> dict[str, str]:
         for name, value in sorted(os.environ.items())
         if name.startswith(_PREFIXES)
     }
+
+
+def annotation_files(config: Any) -> dict[str, str]:
+    """The annotation files that a training reads, each by its content."""
+    uses, evaluations, _ = configured(config, ('train', 'val'))
+    paths = dict.fromkeys(x.path for x in [*uses, *evaluations])
+    return {path: _digest(Path(path)) for path in paths}
+
+
+def _digest(path: Path) -> str:
+    if not path.is_file():
+        return 'not there'
+    digest = hashlib.blake2b(digest_size=6)
+    with path.open('rb') as file:
+        while part := file.read(1 << 22):
+            digest.update(part)
+    return f'{path.stat().st_size} bytes, digest {digest.hexdigest()}'
 
 
 def check_same(meeting: Meeting, config: Any) -> Iterator[Finding]:
@@ -66,6 +85,14 @@ def check_same(meeting: Meeting, config: Any) -> Iterator[Finding]:
             failure,
             'Start all ranks with the same file, options and environment '
             'variables.',
+        )
+        yield from _compare(
+            meeting,
+            'annotation files',
+            annotation_files(config),
+            failure,
+            'Copy the file to all machines, or put it where all of them '
+            'read it.',
         )
     yield from _compare(
         meeting,

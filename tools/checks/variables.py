@@ -18,6 +18,8 @@ from .report import Finding, failure, passed, some, warning
 CHECK = 'environment variables'
 _NCCL = nccl_variables.SYSTEM | nccl_variables.DEBUGGING
 _OTHERS = ('TORCH_', 'TORCHELASTIC_', 'GLOO_')
+# NCCL's guide counts it among those for debugging; our launchers set it.
+_OURS = {'NCCL_LAUNCH_ORDER_IMPLICIT'}
 # Labels that container images carry; nothing reads them.
 _LABELS = {'NCCL_VERSION'}
 
@@ -94,7 +96,7 @@ def _nccl_names(settings: Mapping[str, str]) -> Iterator[Finding]:
                 f'{name} is outdated',
                 f'Set {nccl_variables.REPLACED[name]} instead.',
             )
-        elif name in nccl_variables.DEBUGGING:
+        elif name in nccl_variables.DEBUGGING - _OURS:
             yield warning(
                 CHECK,
                 f"{name}={settings[name]} is for debugging, by NCCL's guide "

@@ -14,6 +14,10 @@ default_hooks = dict(
     bn_stats=dict(type='BNStatsMonitorHook', interval=20),
     # A checkpoint is whole or not there; the oldest goes last.
     checkpoint=dict(type='AtomicCheckpointHook'),
+    # What it holds can be read back.
+    readable_checkpoint=dict(type='ReadableCheckpointHook'),
+    # Where the config has changed, --resume says what is taken from where.
+    resume_report=dict(type='ResumeReportHook'),
     # When ranks stop moving, every log says which one and in which step.
     rank_watch=dict(type='RankWatchHook'),
     # On SIGTERM all ranks stop together, with a checkpoint.

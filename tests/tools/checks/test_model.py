@@ -11,6 +11,7 @@ from mmengine.config import Config
 from mmengine.registry import MODELS
 from torch import nn
 
+from mmdet_megdet.annotations import Epoch
 from mmdet_megdet.sync_bn import MegDetSyncBN
 from tests.data import tiny_task  # noqa: F401  registers TinyRegressor
 from tests.tools.checks.findings import levels, only
@@ -19,7 +20,6 @@ from tests.tools.command import TOOLS
 sys.path.insert(0, str(TOOLS))  # as for a script there
 
 from checks import cost, model, plan
-from checks.data import Epoch
 from checks.report import FAIL, PASS, WARN
 
 
@@ -158,19 +158,35 @@ def test_batch_plan():
     check = partial(plan.check_plan, cfg, Net())
     (finding,) = check(8, Epoch(1300, True))
     assert (finding.level, finding.check) == (PASS, 'batch plan')
-    assert 'accumulation: 8 iterations' in finding.text
-    assert 'epoch: 40 iterations, updates per epoch: 5' in finding.text
-    # 176 images on each rank: 44 iterations.
-    finding = only(check(8, Epoch(1408, False)), WARN)
-    assert '44 iterations is not a whole number of updates' in finding.text
-    finding = only(check(8, Epoch(1280, True)), WARN)
+    assert 'accumulation: 8 micro-steps' in finding.text
+    assert 'epoch: 40 micro-batches' in finding.text
+    finding = only(check(8, Epoch(1280, True)), FAIL)
     assert 'drop_last=True) then leaves out one full batch' in finding.text
+    assert finding.remedy.startswith("Set train_cfg.type='UpdateTrainLoop'")
+    assert levels(check(1, Epoch(1280, True))) == [PASS]
     (finding,) = check(8, Epoch(1280, False))
     assert finding.level == PASS
     cfg.train_dataloader.batch_sampler.drop_last = False
-    notes = [f.text for f in check(8, Epoch(1300, True)) if f.level == WARN]
-    assert 'holds 3 image(s) instead of 4' in notes[0]
-    assert 'an epoch of 41 iterations' in notes[1]
+    finding = only(check(8, Epoch(1300, True)), WARN)
+    assert 'holds 3 image(s) instead of 4' in finding.text
+    cfg.train_cfg.type = 'UpdateTrainLoop'
+    (finding,) = check(8, Epoch(1300, True))
+    assert 'epoch: 5 updates, 20 images over' in finding.text
+    finding = only(check(8, Epoch(255, True)), FAIL)
+    assert 'has 255 image(s) to train on, fewer than an update' in finding.text
+    cfg.train_dataloader.num_batch_per_epoch = 16
+    (finding,) = check(8, Epoch(1300, False))
+    assert 'epoch: 2 updates, 0 images' in finding.text
+    finding = only(check(8, Epoch(500, False)), FAIL)
+    assert 'takes 512 images, and the data set has 500' in finding.text
+    cfg.train_cfg.type = 'EpochBasedTrainLoop'
+    (finding,) = check(8, Epoch(1300, False))
+    assert 'epoch: 16 micro-batches' in finding.text
+    cfg.train_dataloader.num_batch_per_epoch = None
+    cfg.train_dataloader.batch_sampler.drop_last = True
+    assert only(check(8, Epoch(24, True)), FAIL).text.endswith('needs (25)')
+    (finding,) = check(8, Epoch(25, False))
+    assert 'epoch: 1 micro-batches' in finding.text
     finding = only(check(6, None), FAIL)
     assert '6 GPU(s) x 4' in finding.text
     assert 'What would run' in finding.remedy

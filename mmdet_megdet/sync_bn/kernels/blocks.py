@@ -13,6 +13,8 @@ from functools import lru_cache
 import torch
 from torch import Tensor
 
+from ..moments import compute_dtype
+
 # In float32: two megabytes, for a CPU's cache (measured: from 2^17 to 2^20 it
 # makes little difference on large tensors, and on small ones fewer calls are
 # faster; 2^15 takes up to twice as long); and 64 MB on devices where what
@@ -37,19 +39,6 @@ def equal_pieces(length: int) -> int:
     return 0
 
 
-@lru_cache
-def compute_dtype(dtype: torch.dtype) -> torch.dtype:
-    """float32, or float64 for float64: never the half formats."""
-    return torch.promote_types(dtype, torch.float32)
-
-
-def dense(x: Tensor) -> Tensor:
-    """``x`` itself if it is contiguous or channels last, else a copy."""
-    if x.is_contiguous() or x.movedim(1, -1).is_contiguous():
-        return x
-    return x.contiguous()
-
-
 class Blocks:
     """How tensors of one shape and layout are cut into blocks.
 
@@ -60,7 +49,7 @@ class Blocks:
     image, or for each block if channels are columns.
 
     Args:
-        x (Tensor): Not empty, :func:`dense`.
+        x (Tensor): Not empty, :func:`~.layout.dense`.
     """
 
     def __init__(self, x: Tensor) -> None:

@@ -3,7 +3,7 @@
 
 import pytest
 
-from mmdet_megdet.sync_bn import blocks
+from mmdet_megdet.sync_bn.kernels import blocks
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,135 @@
+# Copyright (c) mmdet_megdet contributors. All rights reserved.
+"""Losses that divide by the count of a BN unit instead of a rank's own."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from mmengine.hooks import Hook
+from mmengine.logging import print_log
+from mmengine.registry import HOOKS
+from mmengine.runner import Runner
+from torch import Tensor, nn
+
+from ..recipe import ranks_per_group
+from ..runtime.batch import images_per_gpu
+from ..runtime.config import ConfigError
+from ..sync_bn import MegDetSyncBN
+from ..sync_bn.groups import bn_group
+
+
+@HOOKS.register_module()
+class UnitLossHook(Hook):
+    """Normalise an anchor head's losses over a BN unit, as on any hardware.
+
+    mmdet's anchor heads (RetinaNet's, the region proposal network's) divide
+    the sum of a loss over a rank's images by that rank's count of positive or
+    sampled anchors, and DDP averages the quotients: with the same 32 images,
+    8 ranks of 4 and 4 ranks of 8 come to different losses. With this hook the
+    sum is divided by the count of the unit of images over which BatchNorm
+    takes its statistics, which is the same on any hardware. mmdet's heads and
+    losses stay as they are; only the ``avg_factor`` that a loss is given
+    becomes the mean over the unit's ranks, by a small all-reduce.
+
+    Only heads that call each loss in each forward are changed, or a rank
+    would wait for one that does not: those with ``AnchorHead``'s own way of
+    adding up losses. (Heads such as FCOS's average over all ranks of a
+    micro-step themselves, RoI heads may leave a loss out.)
+
+    Args:
+        images (int, optional): Images of a unit. Defaults to None, the
+            largest BN size of the model.
+
+    Raises:
+        ConfigError: Before training, if no head is of that kind, or if the
+            model has no BN size in images and none is given.
+        ValueError: If ranks do not make such units.
+
+    Examples:
+        >>> default_hooks = dict(unit_loss=dict(type='UnitLossHook'))
+    """
+
+    # Behind SyncBNGroupHook, which may set the BN size.
+    priority = 'LOW'
+
+    def __init__(self, images: int | None = None) -> None:
+        self.images = images
+
+    def before_train(self, runner: Runner) -> None:
+        """Find the heads, and the ranks of a unit."""
+        heads = [
+            (name, module)
+            for name, module in runner.model.named_modules()
+            if _adds_up_as_anchor_head(module)
+        ]
+        if not heads:
+            raise ConfigError(
+                'UnitLossHook found no head that adds up its losses as '
+                "mmdet's AnchorHead does (RetinaHead, RPNHead). Remove it: "
+                "default_hooks.unit_loss=None. The head's losses are then "
+                'normalised as mmdet does it.'
+            )
+        images = self.images or _bn_size(runner.model)
+        ranks = ranks_per_group(
+            images, images_per_gpu(runner.train_dataloader), runner.world_size
+        )
+        self._device = next(runner.model.parameters()).device
+        self._group = bn_group(ranks, self._device)
+        for name, head in heads:
+            for loss in (head.loss_cls, head.loss_bbox):
+                loss.register_forward_pre_hook(
+                    self._average_factor, with_kwargs=True
+                )
+            print_log(
+                f'UnitLossHook: losses of {name} are normalised over '
+                f'{images} images.',
+                logger='current',
+            )
+
+    def _average_factor(
+        self, module: nn.Module, args: tuple, kwargs: dict[str, Any]
+    ) -> tuple[tuple, dict[str, Any]]:
+        if self._group is None:
+            return args, kwargs
+        factor = torch.as_tensor(
+            kwargs['avg_factor'], dtype=torch.float64, device=self._device
+        ).clone()
+        dist.all_reduce(factor, group=self._group)
+        factor /= self._group.size()
+        return args, kwargs | dict(avg_factor=_like(args[0], factor))
+
+
+def _like(prediction: Tensor, factor: Tensor) -> Tensor:
+    """The factor in the type in which the loss is computed."""
+    return factor.to(torch.promote_types(prediction.dtype, torch.float32))
+
+
+def _adds_up_as_anchor_head(module: nn.Module) -> bool:
+    # Nothing else of this package's hooks needs mmdet.
+    from mmdet.models.dense_heads import AnchorHead, RPNHead
+
+    kind = type(module)
+    return (
+        isinstance(module, AnchorHead)
+        and kind.loss_by_feat_single is AnchorHead.loss_by_feat_single
+        and kind.loss_by_feat
+        in (AnchorHead.loss_by_feat, RPNHead.loss_by_feat)
+    )
+
+
+def _bn_size(model: nn.Module) -> int:
+    sizes = [
+        layer.bn_size
+        for layer in model.modules()
+        if isinstance(layer, MegDetSyncBN) and layer.bn_size is not None
+    ]
+    if not sizes:
+        raise ConfigError(
+            'UnitLossHook normalises over the images of BatchNorm, but the '
+            'model has no MegDetSyncBN with a bn_size in images. Give it one, '
+            "or say the number: default_hooks.unit_loss=dict(type='"
+            "UnitLossHook', images=32)."
+        )
+    return max(sizes)

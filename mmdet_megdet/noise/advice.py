@@ -1,0 +1,113 @@
+# Copyright (c) mmdet_megdet contributors. All rights reserved.
+"""What a gradient noise scale says about batch and learning rate.
+
+Pure arithmetic; batches and noise scales are in images. `docs/which_batch.md`
+has the derivations, the sources and the limits of each rule.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from math import inf, sqrt
+from typing import NamedTuple
+
+
+def epochs_factor(batch: float, noise_scale: float) -> float:
+    """Return how many times the epochs of a very small batch are needed.
+
+    ``1 + B / Bn``: a batch of the noise scale needs twice the epochs, in half
+    of the updates that a batch of a quarter of it would take.
+
+    Source: McCandlish et al., 'An Empirical Model of Large-Batch Training',
+    2018, equation 2.11.
+
+    Args:
+        batch (float): Images of an update.
+        noise_scale (float): Images; infinity where the gradient is all noise.
+    """
+    return 1 + batch / noise_scale
+
+
+def noise_limited_lr(
+    lr: float, lr_batch: float, batch: float, noise_scale: float
+) -> float:
+    """Return the learning rate up to which the noise allows scaling.
+
+    ``lr0 (1 + Bn / B0) / (1 + Bn / B)``: the linear rule where both batches
+    are far below the noise scale, and a constant far above. An upper bound:
+    stability sets another limit, which the noise does not know.
+
+    Source: Johnson et al., 'AdaScale SGD', 2020 (the gain ratio), for SGD.
+
+    Args:
+        lr (float): A learning rate that is known to work...
+        lr_batch (float): ...with this number of images an update.
+        batch (float): Images of an update to scale it to.
+        noise_scale (float): Images; infinity gives the linear rule.
+    """
+    if noise_scale == inf:
+        return linear_lr(lr, lr_batch, batch)
+    return lr * (1 + noise_scale / lr_batch) / (1 + noise_scale / batch)
+
+
+def linear_lr(lr: float, lr_batch: float, batch: float) -> float:
+    """Return the learning rate by the linear rule (SGD)."""
+    return lr * batch / lr_batch
+
+
+def square_root_lr(lr: float, lr_batch: float, batch: float) -> float:
+    """Return the learning rate by the square-root rule (often for Adam)."""
+    return lr * sqrt(batch / lr_batch)
+
+
+class CriticalBatch(NamedTuple):
+    """A fit of ``epochs = least (1 + batch / critical)``.
+
+    Attributes:
+        least (float): Epochs that a very small batch needs.
+        critical (float): Batch, in images, that needs twice as many.
+    """
+
+    least: float
+    critical: float
+
+    def epochs(self, batch: float) -> float:
+        """Return the epochs that the fit gives for a batch."""
+        return self.least * epochs_factor(batch, self.critical)
+
+
+def fit_critical_batch(
+    batches: Sequence[float], epochs: Sequence[float]
+) -> CriticalBatch:
+    """Fit the epochs to a target by least squares.
+
+    Args:
+        batches (Sequence[float]): Images of an update, one for each run...
+        epochs (Sequence[float]): ...and the epochs that it took.
+
+    Raises:
+        ValueError: If there are fewer than two different batches, or larger
+            ones did not take more epochs, so that nothing bounds the batch.
+    """
+    count = len(batches)
+    mean_batch, mean_epochs = sum(batches) / count, sum(epochs) / count
+    spread = sum((batch - mean_batch) ** 2 for batch in batches)
+    if spread == 0:
+        raise ValueError(
+            f'a fit needs runs with different batches, not {list(batches)}'
+        )
+    slope = (
+        sum(
+            (batch - mean_batch) * (took - mean_epochs)
+            for batch, took in zip(batches, epochs, strict=True)
+        )
+        / spread
+    )
+    least = mean_epochs - slope * mean_batch
+    if slope <= 0 or least <= 0:
+        raise ValueError(
+            f'batches {list(batches)} took {list(epochs)} epochs: the fit '
+            f'has {least:g} epochs at batch 0 and {slope:g} more an image, '
+            'which no critical batch describes'
+        )
+    return CriticalBatch(least, least / slope)

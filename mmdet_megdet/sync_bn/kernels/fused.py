@@ -1,0 +1,229 @@
+# Copyright (c) mmdet_megdet contributors. All rights reserved.
+"""The passes as Triton kernels: how they are cut up and launched.
+
+Forward reads x twice and writes once, backward reads x and dy twice and
+writes once; with the two all-reduces a layer makes nine launches. Nothing of
+the input's size is allocated but results, and nothing waits for the host.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from ..moments import Running, compute_dtype
+from . import triton_kernels as kernels
+from .layout import dense, laid_out_as
+
+Work = tuple[()]
+Saved = tuple[Tensor, Tensor, Tensor]
+
+# Elements of a tile, rows and columns: along a row, and of 64 channels. In
+# four warps a thread has 16 of them: four 16-byte loads in float32, two in
+# half (on AMD, whose warps are twice as wide, two and one).
+ROW_TILE = (1, 2048)
+COLUMN_TILE = (32, 64)
+# About so many programs, if there are tiles enough: two times what fills the
+# 132 multiprocessors of an H100 with eight each.
+PROGRAMS = 2048
+# A chunk's float32 sums stay short.
+MOST_TILES = 16
+# Of the kernels that combine chunks, and of the one that handles vectors.
+COMBINED = dict(PARTS=256, CHANNELS=8, num_warps=8)
+VECTOR = dict(CHANNELS=1024, num_warps=8)
+# What makes 16-byte loads possible, in bytes of an address and in elements of
+# a row.
+ALIGNMENT = 16
+
+
+class Plan(NamedTuple):
+    """How a tensor is cut up; see :mod:`.triton_kernels`.
+
+    Attributes:
+        grid (tuple[int]): Programs.
+        sizes (tuple[int]): ``rows, units, lines, channels, chunks, tiles``.
+        kind (dict): What kernels are compiled for.
+        parts (int): Chunks of a channel.
+        extent (int): The matrix' length along the axis.
+        span (int): A chunk's.
+    """
+
+    grid: tuple[int]
+    sizes: tuple[int, ...]
+    kind: dict[str, int]
+    parts: int
+    extent: int
+    span: int
+
+
+def plan(x: Tensor) -> Plan:
+    """Return how a tensor that is not empty is cut up."""
+    images, channels = x.shape[:2]
+    positions = x.numel() // channels
+    along_rows = x.is_contiguous() and positions > images
+    if along_rows:
+        rows, width = images * channels, positions // images
+        tile, extent, lines = ROW_TILE, width, rows
+        length = tile[1]
+    else:
+        rows, width = positions, channels
+        tile, extent = COLUMN_TILE, rows
+        length, lines = tile[0], -(-channels // tile[1])
+    all_tiles = -(-extent // length)
+    tiles = min(max(1, all_tiles * lines // PROGRAMS), MOST_TILES)
+    chunks = -(-all_tiles // tiles)
+    unit = ALIGNMENT if width % ALIGNMENT == 0 else 1
+    return Plan(
+        (lines * chunks,),
+        (rows, width // unit, lines, channels, chunks, tiles),
+        dict(
+            UNIT=unit,
+            AXIS=int(along_rows),
+            ROWS=tile[0],
+            COLUMNS=tile[1],
+            num_warps=4,
+        ),
+        images * chunks if along_rows else chunks,
+        extent,
+        length * tiles,
+    )
+
+
+def high_and_low(number: float) -> tuple[float, float]:
+    """Return a float32 and what it leaves of a number."""
+    high = torch.tensor(number, dtype=torch.float32).item()
+    return high, number - high
+
+
+def prepare(x: Tensor, model: Tensor | None = None) -> Tensor:
+    """Return ``x`` in a layout that the kernels take: the model's, if any.
+
+    A view that begins at an odd address is copied, or each kernel would have
+    to be compiled for it too.
+    """
+    x = dense(x) if model is None else laid_out_as(x, model)
+    return x.clone() if x.data_ptr() % ALIGNMENT else x
+
+
+def local_sums(x: Tensor) -> tuple[Tensor, Work]:
+    """Return this rank's sums."""
+    channels = x.shape[1]
+    sums = x.new_empty(2 * channels + 1, dtype=torch.float64)
+    if not x.numel():
+        return sums.zero_(), ()
+    cut = plan(x)
+    partials = x.new_empty(
+        (3, cut.parts, channels), dtype=compute_dtype(x.dtype)
+    )
+    with torch.cuda.device_of(x):
+        kernels.partial_moments[cut.grid](
+            x, partials, *cut.sizes, cut.parts, **cut.kind
+        )
+        kernels.combine_moments[combined_grid(channels)](
+            partials,
+            sums,
+            channels,
+            cut.sizes[4],
+            cut.parts,
+            cut.extent,
+            cut.span,
+            x.numel() // channels,
+            **COMBINED,
+        )
+    return sums, ()
+
+
+def normalise(
+    x: Tensor,
+    work: Work,
+    sums: Tensor,
+    weight: Tensor | None,
+    bias: Tensor | None,
+    eps: float,
+    running: Running | None,
+) -> tuple[Tensor, Saved]:
+    """Return the output, and vectors for backward; update the running
+    statistics."""
+    channels = x.shape[1]
+    y = torch.empty_like(x)
+    exact = sums.new_empty(2, channels)
+    low = x.new_empty((3, channels), dtype=compute_dtype(x.dtype))
+    mean, var, batches, momentum = running or (None, None, None, None)
+    with torch.cuda.device_of(x):
+        kernels.finish_forward[(1,)](
+            sums,
+            weight,
+            bias,
+            exact,
+            low,
+            mean,
+            var,
+            batches,
+            channels,
+            *high_and_low(eps),
+            *high_and_low(momentum or 0.0),
+            CUMULATIVE=momentum is None,
+            **VECTOR,
+        )
+        if x.numel():
+            cut = plan(x)
+            kernels.normalise[cut.grid](x, y, low, *cut.sizes, **cut.kind)
+    return y, (exact, low, sums)
+
+
+def gradient_sums(
+    x: Tensor,
+    dy: Tensor,
+    saved: Saved,
+    weight_dtype: torch.dtype | None,
+    bias_dtype: torch.dtype | None,
+) -> tuple[Tensor, Tensor | None, Tensor | None]:
+    """Return this rank's sums, and the gradients of weight and bias."""
+    exact, low, _ = saved
+    channels = x.shape[1]
+    results = [
+        None if dtype is None else x.new_empty(length, dtype=dtype)
+        for length, dtype in (
+            (2 * channels, torch.float64),
+            (channels, weight_dtype),
+            (channels, bias_dtype),
+        )
+    ]
+    if not x.numel():
+        return tuple(r if r is None else r.zero_() for r in results)
+    cut = plan(x)
+    partials = low.new_empty(2, cut.parts, channels)
+    with torch.cuda.device_of(x):
+        kernels.partial_gradient_sums[cut.grid](
+            x, dy, low, partials, *cut.sizes, cut.parts, **cut.kind
+        )
+        kernels.combine_gradient_sums[combined_grid(channels)](
+            partials, exact, *results, channels, cut.parts, **COMBINED
+        )
+    return tuple(results)
+
+
+def begin_input_gradient(x: Tensor, saved: Saved) -> Tensor:
+    """Return the input gradient's memory; there is nothing to begin with."""
+    return torch.empty_like(x)
+
+
+def finish_input_gradient(
+    x: Tensor, dy: Tensor, dx: Tensor, saved: Saved, sums: Tensor
+) -> None:
+    """Write the input gradient by the group's sums."""
+    if not x.numel():
+        return
+    exact, low, forward_sums = saved
+    cut = plan(x)
+    with torch.cuda.device_of(x):
+        kernels.input_gradient[cut.grid](
+            x, dy, dx, exact, low, forward_sums, sums, *cut.sizes, **cut.kind
+        )
+
+
+def combined_grid(channels: int) -> tuple[int]:
+    """Return the programs of a kernel that combines chunks."""
+    return (-(-channels // COMBINED['CHANNELS']),)

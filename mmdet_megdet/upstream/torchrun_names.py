@@ -1,0 +1,79 @@
+# Copyright (c) mmdet_megdet contributors. All rights reserved.
+"""Private names of torchrun: its agent, one on each machine of a job."""
+
+from __future__ import annotations
+
+from argparse import Namespace
+from collections.abc import Callable, Collection
+
+from torch.distributed import DistStoreError, run
+from torch.distributed.elastic.agent.server.api import (
+    RunResult,
+    WorkerGroup,
+    WorkerState,
+)
+from torch.distributed.elastic.agent.server.local_elastic_agent import (
+    LocalElasticAgent,
+)
+from torch.distributed.launcher import api
+
+
+def run_torchrun(
+    args: Namespace,
+    would_fail_again: Callable[[Collection[int]], bool],
+    warn: Callable[[str], None],
+) -> None:
+    """Run torchrun, with an agent that tells failures from lost machines.
+
+    torchrun's own agent restarts its processes whatever they end with, does
+    not see that a machine is gone as long as no process fails by it, ends
+    where one is gone before it has told its part of the rendezvous, and gives
+    processes 30 s to stop ahead of a restart, whatever
+    ``--shutdown-timeout`` says.
+
+    Args:
+        args (Namespace): As ``torch.distributed.run.parse_args`` reads them.
+        would_fail_again (Callable): Whether the statuses with which this
+            machine's processes ended say so. The job then ends, on all
+            machines, as it does when restarts are used up.
+        warn (Callable): Takes a line for the log.
+    """
+
+    class Agent(LocalElasticAgent):
+        def _monitor_workers(self, worker_group: WorkerGroup) -> RunResult:
+            result = super()._monitor_workers(worker_group)
+            if result.state == WorkerState.FAILED:
+                statuses = [f.exitcode for f in result.failures.values()]
+                if would_fail_again(statuses):
+                    self._remaining_restarts = 0
+            elif result.state == WorkerState.HEALTHY:
+                machines = worker_group.group_world_size
+                # Of whom torchrun has heard in the last 15 s.
+                state = self._rdzv_handler._state_holder.state
+                there = len(state.participants)
+                # Closed by a machine that is done, it is left by all.
+                if there < machines and not state.closed:
+                    warn(f'{machines - there} of {machines} machines are gone')
+                    return RunResult(state=WorkerState.UNHEALTHY)
+            return result
+
+        def _rendezvous(self, worker_group: WorkerGroup) -> None:
+            while True:
+                try:
+                    super()._rendezvous(worker_group)
+                    return
+                except DistStoreError:
+                    if self._remaining_restarts == 0:
+                        raise
+                    self._remaining_restarts -= 1
+                    warn('a machine left while they met; they meet again')
+
+        def _stop_workers(self, worker_group: WorkerGroup) -> None:
+            self._shutdown(timeout=self._shutdown_timeout)
+
+    original = api.LocalElasticAgent
+    api.LocalElasticAgent = Agent
+    try:
+        run.run(args)
+    finally:
+        api.LocalElasticAgent = original

@@ -1,0 +1,164 @@
+# Copyright (c) mmdet_megdet contributors. All rights reserved.
+"""Which files a config reads, of which classes, also without torch."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from mmdet.datasets import CocoDataset
+
+from mmdet_megdet import annotations
+from mmdet_megdet.annotations import configured, judge, kinds
+from mmdet_megdet.annotations.datasets import Reader
+from tests.annotations.configs import config_of, content_of, write
+
+
+def first_use(cfg):
+    uses, _, verdicts = configured(cfg, ('train',))
+    return uses[0] if uses else verdicts[0]
+
+
+@pytest.fixture
+def cfg(tmp_path):
+    write(tmp_path, content_of(), content_of())
+    return config_of(tmp_path)
+
+
+def test_of_a_config(cfg, tmp_path):
+    use = first_use(cfg)
+    assert use[:6] == (
+        'train',
+        f'{tmp_path}/train.json',
+        ('box', 'disc'),
+        False,
+        f'{tmp_path}/images/',
+        Reader('color', 'cv2'),
+    )
+    cfg.train_dataloader.dataset.ann_file = '/elsewhere/a.json'
+    assert first_use(cfg).path == '/elsewhere/a.json'
+
+
+@pytest.mark.parametrize('scope', ['mmdet', 'mmengine', None])
+def test_classes_of_the_type(cfg, scope):
+    """However the type is written; the root registry does not know it."""
+    dataset = cfg.train_dataloader.dataset
+    del dataset['metainfo']
+    cfg.default_scope = scope
+    for kind in ('mmdet.CocoDataset', CocoDataset):
+        dataset.type = kind
+        assert first_use(cfg).classes == CocoDataset.METAINFO['classes']
+    dataset.type = 'CocoDataset'
+    if scope == 'mmdet':
+        assert first_use(cfg).classes == CocoDataset.METAINFO['classes']
+    else:  # MMEngine would not find it either
+        assert "there is no data set 'CocoDataset'" in first_use(cfg).text
+
+
+def test_classes_in_a_file(cfg, tmp_path):
+    names = tmp_path / 'classes.txt'
+    names.write_text('box\ndisc\n')
+    cfg.train_dataloader.dataset.metainfo.classes = str(names)
+    assert first_use(cfg).classes == ('box', 'disc')
+    assert all(v.level == 'sound' for v in judge(cfg).verdicts)
+
+
+@pytest.mark.parametrize(
+    ('change', 'words'),
+    [
+        (dict(backend_args=dict(backend='petrel')), 'not a file on a disk'),
+        (dict(data_root='s3://bucket/'), 'not a file on a disk'),
+        (dict(type='CocoPanopticDataset'), 'does not read its file as'),
+        (dict(type='LVISV1Dataset'), 'does not read its file as'),
+    ],
+)
+def test_what_is_not_judged_is_said(cfg, change, words):
+    cfg.train_dataloader.dataset.update(change)
+    verdict = first_use(cfg)
+    assert verdict.level == 'notable'
+    assert 'is not checked' in verdict.text
+    assert words in verdict.text
+
+
+def test_a_type_that_there_is_not(cfg):
+    cfg.train_dataloader.dataset.type = 'CocoDatset'
+    assert first_use(cfg).level == 'broken'
+
+
+def test_where_mmdet_cannot_be_imported(cfg, monkeypatch):
+    """Classes then come from its source; of other types nothing is said."""
+    monkeypatch.setitem(sys.modules, 'mmdet.datasets', None)
+    del cfg.train_dataloader.dataset['metainfo']
+    assert first_use(cfg).classes == CocoDataset.METAINFO['classes']
+    cfg.train_dataloader.dataset.type = 'CityscapesDataset'
+    assert 'is not checked: ModuleNotFoundError' in first_use(cfg).text
+    monkeypatch.setattr(kinds.importlib.util, 'find_spec', lambda _: None)
+    cfg.train_dataloader.dataset.type = 'CocoDataset'
+    assert 'has no classes of its own' in first_use(cfg).text
+
+
+def test_concatenated_data_sets_of_another_order(cfg, tmp_path):
+    content = content_of()
+    content['categories'].reverse()
+    (tmp_path / 'other.json').write_text(json.dumps(content))
+    inner = cfg.train_dataloader.dataset
+    other = dict(
+        inner, ann_file='other.json', metainfo=dict(classes=('disc', 'box'))
+    )
+    cfg.train_dataloader.dataset = dict(
+        type='ConcatDataset', datasets=[inner, other]
+    )
+    (text,) = [v.text for v in judge(cfg).verdicts if v.level == 'misleading']
+    assert text == (
+        f'{tmp_path}/other.json: its categories are not those of '
+        f'{tmp_path}/train.json, or in another order: label 0 is '
+        f"'disc' there and 'box' in {tmp_path}/train.json, label 1 is 'box' "
+        f"there and 'disc' in {tmp_path}/train.json."
+    )
+
+
+def test_ids_that_two_evaluated_data_sets_share(cfg, tmp_path):
+    content = content_of()
+    for image in content['images']:
+        image['file_name'] = f'other_{image["file_name"]}'
+    (tmp_path / 'other.json').write_text(json.dumps(content))
+    inner = cfg.val_dataloader.dataset
+    cfg.val_dataloader.dataset = dict(
+        type='ConcatDataset',
+        datasets=[inner, dict(inner, ann_file='other.json')],
+    )
+    texts = [v.text for v in judge(cfg).verdicts if v.level == 'misleading']
+    assert any('takes 8 image(s) of its data set' in text for text in texts)
+
+
+def test_without_torch_and_mmengine(cfg, tmp_path):
+    """The package alone judges; the config is one of plain dicts."""
+    plain = json.dumps(cfg.to_dict())
+    program = f"""
+import importlib.util, json, sys
+for name in ('torch', 'mmengine', 'mmdet', 'mmcv'):
+    sys.modules[name] = None
+spec = importlib.util.spec_from_file_location(
+    'annotations', {annotations.__file__!r})
+package = importlib.util.module_from_spec(spec)
+sys.modules['annotations'] = package
+spec.loader.exec_module(package)
+cfg = json.loads({plain!r})
+judgement = package.judge(cfg)
+print([v.level for v in judgement.verdicts])
+print(package.training_epoch(cfg, judgement))
+"""
+    done = subprocess.run(
+        [sys.executable, '-c', program],
+        capture_output=True,
+        text=True,
+        check=False,
+        cwd=Path('/'),
+    )
+    assert done.stdout.splitlines() == [
+        "['sound', 'sound']",
+        'Epoch(images=8, mixed=False)',
+    ], done.stderr

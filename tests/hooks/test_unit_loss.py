@@ -1,0 +1,61 @@
+# Copyright (c) mmdet_megdet contributors. All rights reserved.
+from types import SimpleNamespace
+
+import pytest
+from mmdet.models import ATSSHead, Shared2FCBBoxHead
+from mmdet.models.dense_heads import RetinaHead, RPNHead
+from torch import nn
+
+from mmdet_megdet.hooks import UnitLossHook
+from mmdet_megdet.hooks.unit_loss import _adds_up_as_anchor_head
+from mmdet_megdet.runtime import ConfigError
+from mmdet_megdet.sync_bn import MegDetSyncBN
+
+HEAD = dict(num_classes=2, in_channels=4, feat_channels=32)
+
+
+class OwnSum(RetinaHead):
+    def loss_by_feat_single(self, *args, **kwargs):
+        """Might leave a loss out."""
+
+
+def refusal(*modules, error=ConfigError, **options):
+    runner = SimpleNamespace(
+        model=nn.Sequential(*modules),
+        train_dataloader=SimpleNamespace(batch_size=4),
+        world_size=1,
+    )
+    with pytest.raises(error) as found:
+        UnitLossHook(**options).before_train(runner)
+    return str(found.value)
+
+
+@pytest.mark.parametrize(
+    ('head', 'changes'),
+    [
+        (RetinaHead, True),
+        (RPNHead, True),
+        (OwnSum, False),
+        (ATSSHead, False),
+        (Shared2FCBBoxHead, False),
+    ],
+)
+def test_heads(head, changes):
+    options = dict(HEAD)
+    if head is RPNHead:
+        del options['num_classes']
+    if head is Shared2FCBBoxHead:
+        options = dict(num_classes=2, fc_out_channels=4)
+    assert _adds_up_as_anchor_head(head(**options)) is changes
+
+
+def test_what_cannot_be_normalised():
+    norm = MegDetSyncBN(4, bn_size=6)
+    assert 'default_hooks.unit_loss=None' in refusal(norm, ATSSHead(**HEAD))
+    everything = MegDetSyncBN(4)
+    told = refusal(everything, RetinaHead(**HEAD))
+    assert "type='UnitLossHook', images=32" in told
+    # Of four images per GPU there are no units of six.
+    told = refusal(norm, RetinaHead(**HEAD), error=ValueError)
+    assert '6' in told
+    assert '4' in told

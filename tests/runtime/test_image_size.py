@@ -1,0 +1,208 @@
+# Copyright (c) mmdet_megdet contributors. All rights reserved.
+"""The size that a header tells against that which the decoder gives."""
+
+from __future__ import annotations
+
+import io
+import struct
+import warnings
+import zlib
+
+import cv2
+import mmcv
+import numpy as np
+import pytest
+from mmengine.dataset import Compose
+from PIL import Image
+
+from mmdet_megdet.runtime import DataError, image_size
+from mmdet_megdet.runtime.image_size import (
+    decoded_size,
+    is_turned_in_place,
+    size_when_decoded,
+)
+from mmdet_megdet.runtime.pictures import CheckedPipeline, is_cut_off
+
+# As PIL names them; OpenCV decodes all of them.
+FORMATS = ('JPEG', 'PNG', 'WEBP', 'TIFF', 'AVIF', 'JPEG2000', 'BMP', 'GIF')
+XMP = (
+    b'<x:xmpmeta xmlns:x="adobe:ns:meta/"><rdf:RDF xmlns:rdf="http://www.w3'
+    b'.org/1999/02/22-rdf-syntax-ns#"><rdf:Description xmlns:tiff="http://ns.'
+    b'adobe.com/tiff/1.0/" tiff:Orientation="6"/></rdf:RDF></x:xmpmeta>'
+)
+
+
+def exif_of(orientation: int) -> Image.Exif:
+    exif = Image.Exif()
+    exif[0x0112] = orientation
+    return exif
+
+
+def save(path, kind: str, **options):
+    Image.new('RGB', (40, 30), 'gray').save(path, kind, **options)
+    return path
+
+
+@pytest.mark.parametrize('kind', FORMATS)
+@pytest.mark.parametrize('orientation', [None, 1, 3, 6, 8])
+@pytest.mark.parametrize(
+    'reader',
+    [
+        ('color', 'cv2'),
+        ('unchanged', 'cv2'),
+        ('color_ignore_orientation', 'cv2'),
+        ('color', 'pillow'),
+        ('unchanged', 'pillow'),
+        ('color', None),
+    ],
+)
+def test_equals_the_decoder(tmp_path, kind, orientation, reader):
+    options = {} if orientation is None else dict(exif=exif_of(orientation))
+    path = save(tmp_path / 'image', kind, **options)
+    flag, backend = reader
+    image = mmcv.imfrombytes(path.read_bytes(), flag=flag, backend=backend)
+    expected = image.shape[1], image.shape[0]
+    assert size_when_decoded(path, *reader) == expected
+    assert decoded_size(path, *reader) == expected
+
+
+@pytest.mark.parametrize('kind', ['JPEG', 'PNG', 'WEBP', 'TIFF'])
+def test_opencv_turns_these(tmp_path, kind):
+    """Why PIL's size is not enough."""
+    path = save(tmp_path / 'image', kind, exif=exif_of(6))
+    assert Image.open(path).size in ((40, 30), (30, 40))
+    assert size_when_decoded(path) == (30, 40)
+    ignoring = (30, 40) if kind == 'TIFF' else (40, 30)
+    assert size_when_decoded(path, 'unchanged') == ignoring
+
+
+@pytest.mark.parametrize('kind', ['JPEG', 'PNG', 'WEBP'])
+@pytest.mark.parametrize('backend', ['cv2', 'pillow'])
+def test_an_orientation_in_xmp_alone(tmp_path, kind, backend):
+    """PIL follows it, and OpenCV does not."""
+    path = tmp_path / 'image'
+    if kind == 'PNG':
+        from PIL import PngImagePlugin
+
+        info = PngImagePlugin.PngInfo()
+        info.add_itxt('XML:com.adobe.xmp', XMP.decode())
+        save(path, kind, pnginfo=info)
+    else:
+        save(path, kind, xmp=XMP)
+    expected = decoded_size(path, 'color', backend)
+    assert size_when_decoded(path, 'color', backend) == expected
+
+
+def test_a_png_with_exif_behind_the_image(tmp_path):
+    path = save(tmp_path / 'image.png', 'PNG')
+    content = path.read_bytes()
+    exif = exif_of(6).tobytes()[6:]
+    chunk = b'eXIf' + exif
+    chunk = struct.pack('>I', len(exif)) + chunk
+    chunk += struct.pack('>I', zlib.crc32(chunk[4:]))
+    path.write_bytes(content[:-12] + chunk + content[-12:])
+    assert size_when_decoded(path) == decoded_size(path)
+
+
+def test_upright_images_are_not_decoded(tmp_path, monkeypatch):
+    monkeypatch.setattr(
+        image_size, 'decoded_size', lambda *_: pytest.fail('decodes')
+    )
+    for kind in FORMATS:
+        exif = {} if kind == 'PNG' else dict(exif=exif_of(1))
+        path = save(tmp_path / 'image', kind, **exif)
+        assert size_when_decoded(path) == (40, 30)
+
+
+def test_beyond_the_limit_of_pil(tmp_path):
+    """Sound images of 13,500 x 13,500: PIL refuses them, OpenCV does not."""
+    side = 13_500
+    for end in ('png', 'jpg'):
+        path = tmp_path / f'large.{end}'
+        assert cv2.imwrite(str(path), np.zeros((side, side), np.uint8))
+        with pytest.raises(Image.DecompressionBombError):
+            Image.open(path)
+        assert size_when_decoded(path) == (side, side)
+        # More behind the end: whether it is whole only decoding tells.
+        path.write_bytes(path.read_bytes() + bytes(9))
+        with warnings.catch_warnings():
+            warnings.simplefilter('error')
+            assert not is_cut_off(path)
+
+
+@pytest.mark.parametrize('kind', ['JPEG', 'PNG', 'WEBP'])
+@pytest.mark.parametrize('orientation', [1, 3, 6])
+def test_turned_without_another_size(tmp_path, kind, orientation):
+    """Of a square one, or one turned by 180 degrees, no size tells."""
+    path = tmp_path / 'image'
+    image = np.zeros((30, 30, 3), np.uint8)
+    image[:10, :10] = 200
+    exif = exif_of(orientation)
+    Image.fromarray(image).save(path, kind, exif=exif)
+    assert is_turned_in_place(path) == (orientation != 1)
+    assert not is_turned_in_place(path, 'color_ignore_orientation')
+    save(path, kind, exif=exif)
+    if orientation == 6:  # its size tells
+        assert not is_turned_in_place(path)
+
+
+def test_no_image(tmp_path):
+    path = tmp_path / 'image.jpg'
+    path.write_bytes(b'no image')
+    with pytest.raises((ValueError, cv2.error)):
+        size_when_decoded(path)
+    # PIL reads this, OpenCV does not.
+    Image.new('RGB', (4, 3)).save(tmp_path / 'image.tga')
+    with pytest.raises(ValueError, match='OpenCV has no decoder'):
+        size_when_decoded(tmp_path / 'image.tga')
+    assert size_when_decoded(tmp_path / 'image.tga', 'color', 'pillow')
+
+
+def _load(data: dict) -> dict:
+    image = mmcv.imread(data['img_path'])
+    return dict(data, img=image, ori_shape=image.shape[:2])
+
+
+@pytest.mark.parametrize('kind', ['JPEG', 'PNG', 'WEBP', 'TIFF'])
+def test_training_refuses_a_turned_image(tmp_path, kind):
+    path = save(tmp_path / 'image', kind, exif=exif_of(6))
+    pipeline = CheckedPipeline(Compose([_load]))
+    data = dict(img_path=str(path), img_id=7, width=40, height=30)
+    with pytest.raises(
+        DataError, match=r'image 7 .* 30x40, not 40x30 \(an EXIF'
+    ):
+        pipeline(dict(data))
+    data.update(width=30, height=40)
+    assert pipeline(dict(data))['ori_shape'] == (40, 30)
+
+
+def test_the_shape_is_looked_at_after_loading_alone(tmp_path):
+    """Later steps, and data without sizes, are none of its business."""
+    path = save(tmp_path / 'image', 'PNG')
+
+    def resize(data):
+        return dict(data, ori_shape=(5, 5))
+
+    pipeline = CheckedPipeline(Compose([_load, resize]))
+    data = dict(img_path=str(path), img_id=7, width=40, height=30)
+    assert pipeline(dict(data))['ori_shape'] == (5, 5)
+    del data['width']
+    assert pipeline(dict(data))['ori_shape'] == (5, 5)
+
+
+def test_one_step_decodes_once(monkeypatch):
+    """Training does not read an image a second time for its size."""
+    buffer = io.BytesIO()
+    Image.new('RGB', (4, 3)).save(buffer, 'PNG')
+    calls = []
+
+    def load(data):
+        calls.append(data)
+        return dict(data, ori_shape=(3, 4))
+
+    monkeypatch.setattr(
+        image_size, 'decoded_size', lambda *_: pytest.fail('decodes')
+    )
+    pipeline = CheckedPipeline(Compose([load]))
+    pipeline(dict(img_path='s3://a.png', img_id=1, width=4, height=3))
+    assert len(calls) == 1

@@ -1,0 +1,110 @@
+# Copyright (c) mmdet_megdet contributors. All rights reserved.
+from __future__ import annotations
+
+import copy
+
+import pytest
+import torch
+from torch import nn
+
+from mmdet_megdet.sync_bn import MegDetSyncBN
+from mmdet_megdet.updates.running_stats import RunningStatistics
+
+STEPS = 3
+KINDS = {
+    'ours': lambda m: MegDetSyncBN(4, momentum=m),
+    'torch': lambda m: nn.BatchNorm2d(4, momentum=m),
+    'instance': lambda m: nn.InstanceNorm2d(
+        4, momentum=0.1 if m is None else m, track_running_stats=True
+    ),
+}
+
+
+def update(layer, statistics, batches, calls=1):
+    statistics.begin()
+    for step, x in enumerate(batches):
+        with statistics.micro_step(step):
+            for _ in range(calls):
+                layer(x)
+
+
+def inputs(seed, steps=STEPS):
+    generator = torch.Generator().manual_seed(seed)
+    return torch.randn(steps, 5, 4, 3, 3, generator=generator).double() + seed
+
+
+@pytest.mark.parametrize('calls', [1, 2])
+@pytest.mark.parametrize('momentum', [0.1, None])
+@pytest.mark.parametrize('kind', KINDS)
+def test_an_update_moves_by_the_mean_of_its_micro_steps(kind, momentum, calls):
+    """As pooling of as many layers, of which each sees one of them."""
+    layer = KINDS[kind](momentum).double().train()
+    pooled = copy.deepcopy(layer)
+    statistics = RunningStatistics(layer)
+    for seed in range(4):
+        update(layer, statistics, inputs(seed), calls)
+        statistics.finish()
+        alone = [copy.deepcopy(pooled) for _ in range(STEPS)]
+        for one, x in zip(alone, inputs(seed), strict=True):
+            for _ in range(calls):
+                one(x)
+        for name in ('running_mean', 'running_var'):
+            values = torch.stack([getattr(one, name) for one in alone])
+            getattr(pooled, name).copy_(values.mean(0))
+        pooled.num_batches_tracked.copy_(alone[0].num_batches_tracked)
+    for name, value in layer.named_buffers():
+        torch.testing.assert_close(
+            value, getattr(pooled, name), rtol=1e-14, atol=0
+        )
+
+
+def test_the_closed_form():
+    layer = nn.BatchNorm2d(4, momentum=0.25).double()
+    statistics = RunningStatistics(layer)
+    expected = torch.zeros(4).double()
+    for seed in range(3):
+        update(layer, statistics, inputs(seed))
+        statistics.finish()
+        means = inputs(seed).mean((1, 3, 4))
+        expected = 0.75 * expected + 0.25 * means.mean(0)
+    torch.testing.assert_close(
+        layer.running_mean, expected, rtol=1e-14, atol=0
+    )
+    assert layer.num_batches_tracked == 3
+
+
+def test_an_empty_micro_step_counts_as_one_without_movement():
+    layer = MegDetSyncBN(4, momentum=0.5).double()
+    statistics = RunningStatistics(layer)
+    x = inputs(1, 1)[0]
+    update(layer, statistics, [torch.zeros(0, 4, 3, 3).double(), x])
+    statistics.finish()
+    torch.testing.assert_close(
+        layer.running_mean, x.mean((0, 2, 3)) / 4, rtol=1e-14, atol=0
+    )
+    assert layer.num_batches_tracked == 1
+
+
+def test_what_is_skipped_leaves_no_trace_and_what_stands_still_no_rounding():
+    torch.manual_seed(0)
+    frozen = nn.BatchNorm2d(4).eval()
+    frozen.running_mean.normal_()
+    layer = nn.Sequential(frozen, nn.BatchNorm2d(4), nn.ReLU())
+    statistics = RunningStatistics(layer)
+    before = copy.deepcopy(layer.state_dict())
+    update(layer, statistics, inputs(2, 7).float())
+    statistics.finish()
+    assert torch.equal(frozen.running_mean, before['0.running_mean'])
+    assert not torch.equal(layer[1].running_mean, before['1.running_mean'])
+    before = copy.deepcopy(layer.state_dict())
+    update(layer, statistics, inputs(3).float() * float('nan'))
+    statistics.restore()
+    for name, value in layer.state_dict().items():
+        assert torch.equal(value, before[name]), name
+
+
+def test_a_model_without_norm_layers():
+    layer = nn.Conv2d(4, 1, 1).double()
+    statistics = RunningStatistics(layer)
+    update(layer, statistics, inputs(0))
+    statistics.finish()

@@ -1,0 +1,54 @@
+# Copyright (c) mmdet_megdet contributors. All rights reserved.
+"""What the private names of torch are used for still holds."""
+
+import torch
+from torch._dynamo.utils import counters
+
+from mmdet_megdet.upstream.torch_names import (
+    copy_all,
+    inlined_only,
+    lerp_all,
+    maximum_all,
+    outside_graphs,
+)
+
+
+@outside_graphs
+def twice(x):
+    torch._dynamo.graph_break()  # what is inside makes no more of them
+    return 2 * x
+
+
+@inlined_only
+def twice_or_not(x, wanted):
+    return twice(x) if wanted else x
+
+
+def test_a_call_outside_graphs_is_one_break():
+    x = torch.ones(2)
+    for wanted, breaks in ((True, 1), (False, 0)):
+        counters.clear()
+        step = torch.compile(
+            lambda x, wanted=wanted: twice_or_not(x + 1, wanted) - 1,
+            backend='eager',
+        )
+        expected = twice_or_not(x + 1, wanted) - 1
+        assert all(torch.equal(step(x), expected) for _ in range(2))
+        assert sum(counters['graph_break'].values()) == breaks
+
+
+def test_they_write_in_place():
+    a, b = torch.tensor([1.0, 5.0]), torch.tensor([3.0, 1.0])
+    for write, expected in (
+        (lambda: lerp_all([a], [b], 0.5), [2.0, 3.0]),
+        (lambda: maximum_all([a], [b]), [3.0, 3.0]),
+        (lambda: copy_all([a], [b]), [3.0, 1.0]),
+    ):
+        write()
+        assert a.tolist() == expected
+
+
+def test_no_tensors_are_nothing_to_do():
+    copy_all([], [])
+    lerp_all([], [], 0.5)
+    maximum_all([], [])
