@@ -42,6 +42,9 @@ class UnitLossHook(Hook):
         images (int, optional): Images of a unit. Defaults to None, the
             largest BN size of the model.
 
+    Attributes:
+        ranks (int): Consecutive ranks of a unit; known once training begins.
+
     Raises:
         ConfigError: Before training, if no head is of that kind, or if the
             model has no BN size in images and none is given.
@@ -56,6 +59,7 @@ class UnitLossHook(Hook):
 
     def __init__(self, images: int | None = None) -> None:
         self.images = images
+        self.ranks = 1
 
     def before_train(self, runner: Runner) -> None:
         """Find the heads, and the ranks of a unit."""
@@ -72,11 +76,11 @@ class UnitLossHook(Hook):
                 'normalised as mmdet does it.'
             )
         images = self.images or _bn_size(runner.model)
-        ranks = ranks_per_group(
+        self.ranks = ranks_per_group(
             images, images_per_gpu(runner.train_dataloader), runner.world_size
         )
         self._device = next(runner.model.parameters()).device
-        self._group = bn_group(ranks, self._device)
+        self._group = bn_group(self.ranks, self._device)
         for name, head in heads:
             for loss in (head.loss_cls, head.loss_bbox):
                 loss.register_forward_pre_hook(

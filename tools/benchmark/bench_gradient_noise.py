@@ -56,7 +56,7 @@ def config(folder: str, updates: int, images: int) -> Config:
             'default_hooks': off
             | dict(
                 total_batch=dict(total_batch_size=16),
-                gradient_noise=dict(type='GradientNoiseHook', interval=2),
+                grad_noise=dict(type='GradientNoiseHook', interval=2),
             ),
         }
     )
