@@ -43,6 +43,9 @@ class UnitLossHook(Hook):
             largest BN size of the model (which may be the images of all
             ranks, and then is not the same on any hardware).
 
+    Attributes:
+        ranks (int): Consecutive ranks of a unit; known once training begins.
+
     Raises:
         ConfigError: Before training, if no head is of that kind, or if the
             model has no MegDetSyncBN and ``images`` is not given.
@@ -57,6 +60,7 @@ class UnitLossHook(Hook):
 
     def __init__(self, images: int | None = None) -> None:
         self.images = images
+        self.ranks = 1
 
     def before_train(self, runner: Runner) -> None:
         """Find the heads, and the ranks of a unit."""
@@ -74,9 +78,9 @@ class UnitLossHook(Hook):
             )
         images = self.images or _bn_size(runner.model)
         each = images_per_gpu(runner.train_dataloader)
-        ranks = ranks_per_group(images, each, runner.world_size)
+        self.ranks = ranks_per_group(images, each, runner.world_size)
         self._device = next(runner.model.parameters()).device
-        self._group = bn_group(ranks, self._device)
+        self._group = bn_group(self.ranks, self._device)
         for name, head in heads:
             for loss in (head.loss_cls, head.loss_bbox):
                 loss.register_forward_pre_hook(
