@@ -88,7 +88,7 @@ class UnitLossHook(Hook):
                 )
             print_log(
                 f'UnitLossHook: losses of {name} are normalised over '
-                f'{ranks * each} images.',
+                f'{self.ranks * each} images.',
                 logger='current',
             )
 
