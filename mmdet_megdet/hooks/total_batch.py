@@ -148,8 +148,9 @@ class TotalBatchHook(Hook):
         loop = runner.train_loop
         if isinstance(loop, UpdateTrainLoop):
             if loop.iter > 0:
-                now = self._update_note(loop, loop.iter)
-                loop.epoch_began = epoch_began(self._saved, now, loop.iter)
+                now = self._update_note(loop.epoch, loop.iter)
+                began = epoch_began(self._saved, now, loop.iter)
+                loop.go_on_in(self._saved['epoch'], began)
         elif runner.iter > 0:
             _check_same_split(self._saved, self._split_note(runner), runner)
         table = format_table([batch_rows(runner, self._plans, self._bn_sizes)])
@@ -172,10 +173,13 @@ class TotalBatchHook(Hook):
             return
         meta, loop = checkpoint['meta'], runner.train_loop
         if isinstance(loop, UpdateTrainLoop):
-            # Either inside the epoch that is being made, or at its end.
-            same_epoch = meta['epoch'] == loop.epoch
-            began = loop.epoch_began if same_epoch else meta['iter']
-            meta['batch_plan'] = dict(self._update_note(loop, began))
+            at = loop.epoch, loop.epoch_began
+            # Behind the epoch's last update, at its end.
+            if meta['epoch'] > loop.epoch and (
+                meta['iter'] == loop.epoch_began + len(loop.dataloader)
+            ):
+                at = meta['epoch'], meta['iter']
+            meta['batch_plan'] = dict(self._update_note(*at))
         else:
             meta['batch_plan'] = self._split_note(runner)
 
@@ -205,12 +209,13 @@ class TotalBatchHook(Hook):
             plan.accumulation,
         )
 
-    def _update_note(self, loop: UpdateTrainLoop, began: int) -> UpdateNote:
+    def _update_note(self, epoch: int, began: int) -> UpdateNote:
         return UpdateNote(
             counts='updates',
             total_batch_size=self._plan.total_batch_size,
             unit_size=self.unit_size,
             images=self._images,
+            epoch=epoch,
             epoch_began=began,
         )
 

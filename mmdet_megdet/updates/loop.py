@@ -170,6 +170,15 @@ class UpdateTrainLoop(BaseLoop):
         updates = self._max_updates - self.epoch_began
         return self._epoch - (-updates // len(self.dataloader))
 
+    def go_on_in(self, epoch: int, began: int) -> None:
+        """Choose the epoch of the next update, when a run resumes.
+
+        Args:
+            epoch (int): The epoch, from 0.
+            began (int): Updates that were done when it began.
+        """
+        self._epoch, self.epoch_began = epoch, began
+
     def run(self) -> nn.Module:
         """Train, from the update after the last one done."""
         try:

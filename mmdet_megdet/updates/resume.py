@@ -19,13 +19,16 @@ class UpdateNote(TypedDict):
         total_batch_size: Images of an update.
         unit_size: Images of a BN unit.
         images: Images of the data set.
-        epoch_began: Updates done when the checkpoint's epoch began.
+        epoch: The epoch of the next update, from 0. Where training ended
+            inside an epoch, MMEngine counts that one as done.
+        epoch_began: Updates done when that epoch began.
     """
 
     counts: str
     total_batch_size: int
     unit_size: int
     images: int
+    epoch: int
     epoch_began: int
 
 

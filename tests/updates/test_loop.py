@@ -204,6 +204,22 @@ def test_max_updates(tmp_path):
     assert 'Iter(train) [5/6]' in log_of(tmp_path)
 
 
+def test_it_goes_on_where_max_updates_ended_an_epoch(tmp_path, straight):
+    """By its checkpoint of the epoch's end, of which a part was made."""
+    settings = dict(train_cfg__max_epochs=None, param_scheduler=None)
+    train(tmp_path / 'first', train_cfg__max_updates=6, **settings)
+    resumed = train(
+        tmp_path / 'then',
+        train_cfg__max_updates=8,
+        resume=True,
+        load_from=str(tmp_path / 'first' / 'epoch_2.pth'),
+        **settings,
+    )
+    assert (resumed.epoch, resumed.iter) == (2, 8)
+    images = _without(straight.witness.images, 4)[6 * 8 :]
+    assert _without(resumed.witness.images, 4) == images
+
+
 def test_it_stops_early(tmp_path):
     stop = dict(
         type='EarlyStoppingHook', monitor='error', stopping_threshold=0.0
