@@ -115,6 +115,6 @@ def test_a_worker_that_started_first_names_the_picture(tmp_path):
         train_cfg=dict(type='IterBasedTrainLoop', max_iters=16, _delete_=True),
     )
     cfg.param_scheduler = None
-    cfg.default_hooks.pop('epoch_seed', None)
+    cfg.train_dataloader.pop('batch_sampler', None)
     with pytest.raises(DataError, match=r'image [35] \(.*cut off'):
         train_on_pictures(cfg)
