@@ -34,6 +34,7 @@ from ..runtime.config import ConfigError
 from ..sync_bn.groups import bn_group, world_size
 from ..updates import UpdateTrainLoop
 from ..upstream.torch_names import is_low_rank
+from .unit_loss import UnitLossHook
 
 # Of a checkpoint.
 _KEY = 'gradient_noise'
@@ -58,7 +59,9 @@ class GradientNoiseHook(Hook):
       under any BatchNorm. Ranks of a BN group are not: each one's gradient
       depends on the others' images through the statistics, and the usual
       estimate from ranks' gradients comes out negative. An update that is
-      one BN group in one micro-step tells nothing, and is refused.
+      one BN group in one micro-step tells nothing, and is refused. (Losses
+      that all ranks normalise together, as FCOS's, couple ranks too, by
+      little; that is not seen.)
     - A measured update costs one all-reduce: of a few numbers where BN
       groups are single ranks, else of a sketch of 1021 numbers for each part
       of the model, BN group and micro-step.
@@ -89,7 +92,7 @@ class GradientNoiseHook(Hook):
 
     Examples:
         >>> default_hooks = dict(
-        ...     gradient_noise=dict(type='GradientNoiseHook', interval=20))
+        ...     grad_noise=dict(type='GradientNoiseHook', interval=20))
 
     Attributes:
         parts (dict[str, list[nn.Parameter]]): What is trained of each part
@@ -247,7 +250,7 @@ def _check(runner: Runner) -> None:
         raise ConfigError(
             'There are several GradientNoiseHooks. Where a base config has '
             'one in default_hooks, set that one: '
-            'default_hooks.gradient_noise.interval.'
+            'default_hooks.grad_noise.interval.'
         )
     wrapper, model = runner.optim_wrapper, runner.model
     if isinstance(wrapper, OptimWrapperDict | ApexOptimWrapper):
@@ -278,9 +281,9 @@ def _split(runner: Runner) -> Split:
         ConfigError: If that is a single part.
     """
     plan = runner.train_loop.plan
-    split = Split(
-        plan.accumulation, coupled_ranks(runner.model), plan.total_batch_size
-    )
+    by_losses = [h.ranks for h in runner.hooks if isinstance(h, UnitLossHook)]
+    coupled = math.lcm(coupled_ranks(runner.model), *by_losses)
+    split = Split(plan.accumulation, coupled, plan.total_batch_size)
     if split.micro_steps > 1 or split.groups > 1:
         return split
     ranks, remedies = world_size(), []

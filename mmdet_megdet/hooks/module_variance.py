@@ -79,7 +79,7 @@ class ModuleVarianceHook(Hook):
 
     Examples:
         >>> default_hooks = dict(
-        ...     gradient_noise=dict(type='GradientNoiseHook', interval=10),
+        ...     grad_noise=dict(type='GradientNoiseHook', interval=10),
         ...     module_variance=dict(type='ModuleVarianceHook'))
     """
 
@@ -127,7 +127,7 @@ class ModuleVarianceHook(Hook):
         if not noise:
             raise ConfigError(
                 'ModuleVarianceHook takes the noise from GradientNoiseHook, '
-                'which the config has not. Set default_hooks.gradient_noise='
+                'which the config has not. Set default_hooks.grad_noise='
                 "dict(type='GradientNoiseHook', interval=10)."
             )
         self._noise = noise[0]

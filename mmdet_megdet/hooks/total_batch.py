@@ -7,17 +7,17 @@ import logging
 
 from mmengine.hooks import Hook
 from mmengine.logging import print_log
-from mmengine.optim import OptimWrapper, OptimWrapperDict, _ParamScheduler
+from mmengine.optim import OptimWrapper, OptimWrapperDict
 from mmengine.registry import HOOKS
 from mmengine.runner import BaseLoop, IterBasedTrainLoop, Runner
 from torch.utils.data import DataLoader
 
-from ..recipe import BatchPlan, PlanError, format_table, plan_rows
+from ..recipe import BatchPlan, PlanError, format_table
 from ..runtime.config import ConfigError, check_lr_scaling
 from ..runtime.setup_check import check_setup
-from ..schedulers import WarmupParamScheduler
 from ..updates import UpdateNote, UpdateTrainLoop, epoch_began, unit_of
 from .batch_facts import agreed_facts, batches_note, micro_batches_per_epoch
+from .batch_table import batch_rows
 
 _NO_UNITS = (
     '\nAn update has these images on any hardware. BatchNorm, without a '
@@ -152,7 +152,7 @@ class TotalBatchHook(Hook):
                 loop.epoch_began = epoch_began(self._saved, now, loop.iter)
         elif runner.iter > 0:
             _check_same_split(self._saved, self._split_note(runner), runner)
-        table = format_table([self._rows(runner)])
+        table = format_table([batch_rows(runner, self._plans, self._bn_sizes)])
         if isinstance(loop, UpdateTrainLoop) and (
             not self._bn_sizes or None in self._bn_sizes
         ):
@@ -224,24 +224,6 @@ class TotalBatchHook(Hook):
             iterations_per_epoch=micro_batches_per_epoch(runner),
         )
 
-    def _rows(self, runner: Runner) -> dict[str, str]:
-        every = [plan_rows(plan) for plan in self._plans]
-        rows = every[0]
-        for name in ('BN statistics', 'BN groups'):
-            rows[name] = (
-                ' and '.join(row[name] for row in every)
-                if self._bn_sizes
-                else 'no MegDetSyncBN layer'
-            )
-        by_update = isinstance(runner.train_loop, UpdateTrainLoop)
-        if by_update:
-            rows['epoch'] = f'{len(runner.train_dataloader)} updates'
-        elif micro_batches_per_epoch(runner) is not None:
-            rows['epoch'] = f'{len(runner.train_dataloader)} micro-batches'
-        for scheduler in _iteration_schedulers(runner):
-            rows |= _length_row(scheduler, by_update)
-        return rows | {'learning rate': _learning_rate(runner)}
-
     def _notes(self, runner: Runner) -> list[str]:
         loop, plan = runner.train_loop, self._plan
         if isinstance(loop, UpdateTrainLoop):
@@ -289,31 +271,3 @@ def _check_same_split(saved: dict | None, now: dict, runner: Runner) -> None:
         'alone (load_from without resume). A training by '
         "train_cfg.type='UpdateTrainLoop' goes on on any hardware."
     )
-
-
-def _iteration_schedulers(runner: Runner) -> list[_ParamScheduler]:
-    """The schedulers that do not count epochs."""
-    schedulers = runner.param_schedulers or []
-    if isinstance(schedulers, dict):
-        schedulers = [s for group in schedulers.values() for s in group]
-    return [s for s in schedulers if not s.by_epoch]
-
-
-def _length_row(scheduler: _ParamScheduler, by_update: bool) -> dict[str, str]:
-    """The length of a scheduler that counts updates or micro-batches."""
-    counts = getattr(scheduler, 'count', 'iters')
-    unit = 'updates' if by_update or counts == 'updates' else 'micro-batches'
-    text = f'{scheduler.end - scheduler.begin} {unit}'
-    if not isinstance(scheduler, WarmupParamScheduler):
-        return {type(scheduler).__name__: text}
-    name = scheduler.param_name
-    return {'warm-up' if name == 'lr' else f'{name} warm-up': text}
-
-
-def _learning_rate(runner: Runner) -> str:
-    """The groups' own, which schedulers start from."""
-    groups = runner.optim_wrapper.param_groups
-    rates = sorted({g.get('initial_lr', g['lr']) for g in groups})
-    if len(rates) == 1:
-        return f'{rates[0]:g}'
-    return f'{rates[0]:g} to {rates[-1]:g}, by parameter group'

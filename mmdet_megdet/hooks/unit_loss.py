@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from ..recipe import ranks_per_group
 from ..runtime.batch import images_per_gpu
 from ..runtime.config import ConfigError
-from ..sync_bn import MegDetSyncBN
+from ..sync_bn import bn_sizes
 from ..sync_bn.groups import bn_group
 
 
@@ -40,11 +40,15 @@ class UnitLossHook(Hook):
 
     Args:
         images (int, optional): Images of a unit. Defaults to None, the
-            largest BN size of the model.
+            largest BN size of the model (which may be the images of all
+            ranks, and then is not the same on any hardware).
+
+    Attributes:
+        ranks (int): Consecutive ranks of a unit; known once training begins.
 
     Raises:
         ConfigError: Before training, if no head is of that kind, or if the
-            model has no BN size in images and none is given.
+            model has no MegDetSyncBN and ``images`` is not given.
         ValueError: If ranks do not make such units.
 
     Examples:
@@ -56,6 +60,7 @@ class UnitLossHook(Hook):
 
     def __init__(self, images: int | None = None) -> None:
         self.images = images
+        self.ranks = 1
 
     def before_train(self, runner: Runner) -> None:
         """Find the heads, and the ranks of a unit."""
@@ -72,11 +77,10 @@ class UnitLossHook(Hook):
                 'normalised as mmdet does it.'
             )
         images = self.images or _bn_size(runner.model)
-        ranks = ranks_per_group(
-            images, images_per_gpu(runner.train_dataloader), runner.world_size
-        )
+        each = images_per_gpu(runner.train_dataloader)
+        self.ranks = ranks_per_group(images, each, runner.world_size)
         self._device = next(runner.model.parameters()).device
-        self._group = bn_group(ranks, self._device)
+        self._group = bn_group(self.ranks, self._device)
         for name, head in heads:
             for loss in (head.loss_cls, head.loss_bbox):
                 loss.register_forward_pre_hook(
@@ -84,7 +88,7 @@ class UnitLossHook(Hook):
                 )
             print_log(
                 f'UnitLossHook: losses of {name} are normalised over '
-                f'{images} images.',
+                f'{self.ranks * each} images.',
                 logger='current',
             )
 
@@ -119,17 +123,12 @@ def _adds_up_as_anchor_head(module: nn.Module) -> bool:
     )
 
 
-def _bn_size(model: nn.Module) -> int:
-    sizes = [
-        layer.bn_size
-        for layer in model.modules()
-        if isinstance(layer, MegDetSyncBN) and layer.bn_size is not None
-    ]
+def _bn_size(model: nn.Module) -> int | None:
+    sizes = bn_sizes(model)
     if not sizes:
         raise ConfigError(
             'UnitLossHook normalises over the images of BatchNorm, but the '
-            'model has no MegDetSyncBN with a bn_size in images. Give it one, '
-            "or say the number: default_hooks.unit_loss=dict(type='"
-            "UnitLossHook', images=32)."
+            'model has no MegDetSyncBN. Say their number: default_hooks.'
+            "unit_loss=dict(type='UnitLossHook', images=32)."
         )
-    return max(sizes)
+    return None if None in sizes else max(sizes)

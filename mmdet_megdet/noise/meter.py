@@ -138,9 +138,13 @@ class GradientMeter:
         """
         if not self._stepped:
             return None
-        flag = torch.tensor([self._in_pieces]).to(self._device)
-        numbers = [_sums(self._own), _sums(self._whole), flag]
-        numbers = torch.cat([n.double().to(self._device) for n in numbers])
+        numbers = torch.cat(
+            [
+                _sums(self._own, self._device),
+                _sums(self._whole, self._device),
+                torch.tensor([self._in_pieces]).to(self._device),
+            ]
+        )
         sketches = self._in_its_place()
         group = bn_group(None, self._device)
         if group is not None:
@@ -221,16 +225,18 @@ def _put_back(wrapper: OptimWrapper, own: Any) -> None:
 
 
 def _square(grad: Tensor) -> Tensor:
-    """The squared norm, in float32 or wider."""
+    """The squared norm, added up in float32 or wider."""
     flat = widened(grad)
-    return torch.dot(flat, flat)
+    return torch.dot(flat, flat).double()
 
 
-def _sums(squares: Mapping[str, Sequence[Tensor]]) -> Tensor:
-    none = [torch.zeros((), dtype=torch.float64)]
+def _sums(
+    squares: Mapping[str, Sequence[Tensor]], device: torch.device
+) -> Tensor:
+    none = torch.zeros((), dtype=torch.float64, device=device)
     return torch.stack(
         [
-            torch.stack([x.double() for x in found or none]).sum().cpu()
+            torch.stack([none, *found]).sum() if found else none
             for found in squares.values()
         ]
     )

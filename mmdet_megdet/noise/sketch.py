@@ -43,8 +43,9 @@ class Sketch:
         self._signs, self._begins, begin = {}, {}, 0
         for parameter in parameters:
             size = (parameter.numel(),)
-            bits = torch.empty(size, dtype=torch.int8, device=device)
-            self._signs[parameter] = bits.random_(0, 2, generator=generator)
+            signs = torch.empty(size, dtype=torch.int8, device=device)
+            signs.random_(0, 2, generator=generator).mul_(2).sub_(1)
+            self._signs[parameter] = signs
             self._begins[parameter] = begin % _SIZE
             begin += parameter.numel()
 
@@ -52,7 +53,7 @@ class Sketch:
         self, micro_step: int, parameter: nn.Parameter, grad: Tensor
     ) -> None:
         """Add a parameter's gradient to a micro-step's sketch."""
-        flat = widened(grad) * (2 * self._signs[parameter] - 1)
+        flat = widened(grad) * self._signs[parameter]
         begin = self._begins[parameter]
         rest = -(begin + flat.numel()) % _SIZE
         sums = pad(flat, (begin, rest)).reshape(-1, _SIZE).sum(0)

@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from weakref import WeakSet
+from weakref import WeakKeyDictionary
 
 from mmengine.dist import all_gather_object
 from mmengine.runner import (
@@ -17,11 +17,12 @@ from .config import ConfigError
 from .loaders import check_end, check_lengths, check_orientations
 from .schedules import check_schedules
 
-_checked: WeakSet[Runner] = WeakSet()
+# With the loops that were built then: a Runner may validate, then train.
+_checked: WeakKeyDictionary[Runner, list[str]] = WeakKeyDictionary()
 
 
 def check_setup(runner: Runner) -> None:
-    """Refuse what cannot work, once for a runner; a collective.
+    """Refuse what cannot work, once for what a runner runs; a collective.
 
     To be called in ``before_run``, where the Runner has built what it is
     going to run, and when ``accumulative_counts`` is set.
@@ -35,11 +36,11 @@ def check_setup(runner: Runner) -> None:
             does not end, ranks with different numbers of batches, or
             schedulers that cannot do what they say.
     """
-    if runner in _checked:
-        return
-    _checked.add(runner)
     loops = {kind: _built(runner, kind) for kind in ('train', 'val', 'test')}
     loops = {kind: loop for kind, loop in loops.items() if loop is not None}
+    if _checked.get(runner) == list(loops):
+        return
+    _checked[runner] = list(loops)
     train = loops.get('train')
     try:
         if train is not None:

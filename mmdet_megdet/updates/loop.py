@@ -6,9 +6,8 @@ from __future__ import annotations
 import time
 from bisect import bisect
 from collections.abc import Iterator, Sequence
-from typing import Any, Protocol
+from typing import Protocol
 
-import torch
 from mmengine.logging import print_log
 from mmengine.registry import LOOPS
 from mmengine.runner import BaseLoop, Runner
@@ -21,6 +20,7 @@ from ..runtime.config import ConfigError
 from ..upstream.mmengine_names import count_skipped_update
 from .batch_sampler import UpdateBatchSampler
 from .image_streams import seed_by_image
+from .logged import add_data_time, mean_outputs
 from .running_stats import RunningStatistics
 from .seeds import seed_generators
 
@@ -129,7 +129,9 @@ class UpdateTrainLoop(BaseLoop):
         self.epoch_began = 0
         self.stop_training = False
         self.val_begin = val_begin
-        self.val_interval = val_interval or (1 if max_epochs else 1000)
+        if val_interval is None:
+            val_interval = 1 if max_updates is None else 1000
+        self.val_interval = val_interval
         self.dynamic_milestones, self.dynamic_intervals = (
             calc_dynamic_intervals(self.val_interval, dynamic_intervals)
         )
@@ -210,7 +212,7 @@ class UpdateTrainLoop(BaseLoop):
         self._configure_sampler()
         self.dataloader.batch_sampler.set_epoch(self._epoch)
         self.dataloader.batch_sampler.start_at(first)
-        if first:
+        if 0 < first < end:
             print_log(
                 f'UpdateTrainLoop: epoch {self._epoch + 1} goes on with '
                 f'update {first + 1} of {len(self.dataloader)}.',
@@ -265,12 +267,12 @@ class UpdateTrainLoop(BaseLoop):
             )
         else:
             self._statistics.finish()
-        _add_data_time(runner, waited)
+        add_data_time(runner, waited)
         runner.call_hook(
             'after_train_iter',
             batch_idx=index,
             data_batch=first,
-            outputs=_mean(outputs),
+            outputs=mean_outputs(outputs),
         )
         self._iter += 1
 
@@ -341,24 +343,3 @@ def _planner(runner: Runner) -> Planner:
         'does not say. Set default_hooks.total_batch='
         "dict(type='TotalBatchHook', total_batch_size=256)."
     )
-
-
-def _mean(outputs: list[dict[str, Any]]) -> dict[str, Any]:
-    """Each value's mean over the micro-steps that have it."""
-    names = dict.fromkeys(name for found in outputs for name in found)
-    means = {}
-    for name in names:
-        values = [found[name] for found in outputs if name in found]
-        if isinstance(values[0], Tensor):
-            means[name] = torch.stack(values).mean(0)
-        else:
-            means[name] = sum(values) / len(values)
-    return means
-
-
-def _add_data_time(runner: Runner, seconds: float) -> None:
-    """Add what IterTimerHook has not seen: it looks at the first batch."""
-    times = runner.message_hub.log_scalars.get('train/data_time')
-    if times is not None:
-        history, _ = times.data
-        history[-1] += seconds

@@ -20,7 +20,6 @@ param_scheduler = [
     dict(type='CosineAnnealingLR', by_epoch=False, begin=10, end=30),
 ]
 default_hooks = dict(
-    epoch_seed=None,
     total_batch=dict(type='TotalBatchHook', total_batch_size=8),
     sync_bn_group=dict(type='SyncBNGroupHook'),
     checkpoint=dict(

@@ -19,7 +19,7 @@ optim_wrapper = dict(optimizer=dict(type='SGD', lr=0.1, momentum=0.9))
 default_hooks = dict(
     sync_bn_group=dict(type='SyncBNGroupHook'),
     total_batch=dict(type='TotalBatchHook', total_batch_size=8),
-    gradient_noise=dict(type='GradientNoiseHook', interval=1),
+    grad_noise=dict(type='GradientNoiseHook', interval=1),
     checkpoint=dict(type='CheckpointHook', interval=-1, save_last=False),
 )
 env_cfg = dict(

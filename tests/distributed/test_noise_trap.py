@@ -75,18 +75,18 @@ def trained(steps):
     return net.state_dict()
 
 
-def truth(state, draws=800):
+def truth(state, images=GROUP, draws=800):
     """Of the backbone, from whole BN groups by one process."""
     net = Net()
     net.load_state_dict(state)
     found = []
     for seed in range(draws):
         net.zero_grad()
-        net.loss(*batch(20_000 + seed, GROUP)).backward()
+        net.loss(*batch(20_000 + seed, images)).backward()
         found.append(net.backbone_gradient())
     found = torch.stack(found)
-    s = GROUP * found.var(0).sum().item()
-    return s / (found.mean(0).square().sum().item() - s / GROUP / draws)
+    s = images * found.var(0).sum().item()
+    return s / (found.mean(0).square().sum().item() - s / images / draws)
 
 
 def estimates(rank, world_size, state, ranks_per_group):

@@ -129,6 +129,13 @@ ELSEWHERE = {
     r'python tools/benchmark/bench_sync_bn\.py --out \S+': (
         'tools/test_bench_sync_bn.py::test_every_layer_has_a_row'
     ),
+    r'python tools/benchmark/bn_traffic\.py': (
+        'tools/test_bn_traffic.py'
+        '::test_passes_and_launches_are_those_of_the_docs'
+    ),
+    r'python -m pytest tests/sync_bn/kernels/test_interpreted\.py': (
+        'sync_bn/kernels/test_interpreted.py::test_a_few_cases'
+    ),
     r'python tools/benchmark/bench_train_step\.py --out \S+': (
         'tools/test_bench_sync_bn.py::test_training_step'
     ),

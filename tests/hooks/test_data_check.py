@@ -112,9 +112,10 @@ def test_a_worker_that_started_first_names_the_picture(tmp_path):
         folder,
         tmp_path / 'run',
         train_dataloader__num_workers=1,
+        train_dataloader__batch_sampler=None,
         train_cfg=dict(type='IterBasedTrainLoop', max_iters=16, _delete_=True),
     )
     cfg.param_scheduler = None
-    cfg.train_dataloader.pop('batch_sampler', None)
+    del cfg.default_hooks['total_batch']
     with pytest.raises(DataError, match=r'image [35] \(.*cut off'):
         train_on_pictures(cfg)

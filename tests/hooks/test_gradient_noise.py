@@ -125,7 +125,7 @@ def test_the_truth_is_in_the_interval(train, tmp_path):
     runner, _ = train(
         optim_wrapper__optimizer__lr=0.0,
         train_dataloader__dataset=dict(length=768, missing=False),
-        default_hooks__gradient_noise__decay=0.999,
+        default_hooks__grad_noise__decay=0.999,
     )
     (hook,) = [h for h in runner.hooks if isinstance(h, GradientNoiseHook)]
     scales = hook.latest
@@ -143,8 +143,8 @@ def test_the_truth_is_in_the_interval(train, tmp_path):
 def test_between_looks_nothing_is_attached_and_nothing_changes(
     train, tmp_path
 ):
-    _, plain = train(default_hooks__gradient_noise=None)
-    runner, watched = train(default_hooks__gradient_noise__interval=5)
+    _, plain = train(default_hooks__grad_noise=None)
+    runner, watched = train(default_hooks__grad_noise__interval=5)
     assert [i for i, hooked in enumerate(watched.hooked, 1) if hooked] == [
         5,
         10,
@@ -233,8 +233,8 @@ def test_weights_alone_begin_anew(train, tmp_path):
             dict(model__frozen=True),
             'no parameter that is trained',
         ),
-        (dict(default_hooks__gradient_noise__interval=0), 'interval=0 must'),
-        (dict(default_hooks__gradient_noise__decay=1.0), 'decay=1.0 must'),
+        (dict(default_hooks__grad_noise__interval=0), 'interval=0 must'),
+        (dict(default_hooks__grad_noise__decay=1.0), 'decay=1.0 must'),
     ],
 )
 def test_what_cannot_be_measured_is_refused(train, settings, message):

@@ -51,7 +51,7 @@ def train(tmp_path):
     def run(hook=HOOK, folder=tmp_path, **settings):
         settings = {
             'default_hooks__module_variance': hook,
-            'default_hooks__gradient_noise__interval': 2,
+            'default_hooks__grad_noise__interval': 2,
             'train_dataloader__dataset__missing': False,
         } | settings
         return train_on_points(noise_config(folder, **settings))
@@ -203,8 +203,8 @@ def test_resuming_goes_on_bit_for_bit(train, tmp_path):
     ('settings', 'message'),
     [
         (
-            dict(default_hooks__gradient_noise=None),
-            'Set default_hooks.gradient_noise=dict(',
+            dict(default_hooks__grad_noise=None),
+            'Set default_hooks.grad_noise=dict(',
         ),
         (
             dict(hook=dict(HOOK, anchor='backbone')),
@@ -252,7 +252,7 @@ def test_it_begins_behind_the_warm_up(train, schedule, end):
     runner, _ = train(
         hook=dict(HOOK, begin=None),
         param_scheduler=schedule,
-        default_hooks__gradient_noise__interval=1,
+        default_hooks__grad_noise__interval=1,
     )
     assert warmup_end(runner) == end
     empty = SimpleNamespace(param_schedulers=None)

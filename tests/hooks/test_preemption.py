@@ -17,10 +17,22 @@ from tests.data.tiny_run import tiny_config
 
 @HOOKS.register_module(force=True)
 class TerminateAll(Hook):
-    """Sends SIGTERM to the workers and their process, as Slurm does."""
+    """Sends SIGTERM to the workers and their process, as Slurm does.
+
+    Args:
+        others (list[int]): Processes that are no workers of this run.
+    """
+
+    def __init__(self, others):
+        self.others = others
 
     def before_train_iter(self, runner, batch_idx, data_batch=None):
-        self.workers = psutil.Process().children()
+        self.workers = [
+            child
+            for child in psutil.Process().children()
+            if child.pid not in self.others
+            and child.status() != psutil.STATUS_ZOMBIE
+        ]
         if runner.iter == 2:
             for process in (*self.workers, psutil.Process()):
                 os.kill(process.pid, signal.SIGTERM)
@@ -44,7 +56,8 @@ def test_sigterm_under_an_iteration_based_loop(tmp_path, persistent):
         ),
         preemption=dict(type='PreemptionHook'),
     )
-    cfg.custom_hooks = [dict(type='TerminateAll')]
+    others = [child.pid for child in psutil.Process().children()]
+    cfg.custom_hooks = [dict(type='TerminateAll', others=others)]
     runner = Runner.from_cfg(adapt_config(cfg))
     handler = signal.getsignal(signal.SIGTERM)
     try:

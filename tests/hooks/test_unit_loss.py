@@ -4,6 +4,7 @@ from types import SimpleNamespace
 import pytest
 from mmdet.models import ATSSHead, Shared2FCBBoxHead
 from mmdet.models.dense_heads import RetinaHead, RPNHead
+from mmengine.registry import DefaultScope
 from torch import nn
 
 from mmdet_megdet.hooks import UnitLossHook
@@ -12,6 +13,12 @@ from mmdet_megdet.runtime import ConfigError
 from mmdet_megdet.sync_bn import MegDetSyncBN
 
 HEAD = dict(num_classes=2, in_channels=4, feat_channels=32)
+
+
+@pytest.fixture(autouse=True)
+def scope():
+    with DefaultScope.overwrite_default_scope('mmdet'):
+        yield
 
 
 class OwnSum(RetinaHead):
@@ -52,8 +59,7 @@ def test_heads(head, changes):
 def test_what_cannot_be_normalised():
     norm = MegDetSyncBN(4, bn_size=6)
     assert 'default_hooks.unit_loss=None' in refusal(norm, ATSSHead(**HEAD))
-    everything = MegDetSyncBN(4)
-    told = refusal(everything, RetinaHead(**HEAD))
+    told = refusal(RetinaHead(**HEAD))
     assert "type='UnitLossHook', images=32" in told
     # Of four images per GPU there are no units of six.
     told = refusal(norm, RetinaHead(**HEAD), error=ValueError)

@@ -39,6 +39,54 @@ def batch(images=2):
     return torch.randn(images, 3, 4, 4) * 3 + 1
 
 
+@pytest.mark.parametrize('broken', [False, True])
+def test_later_micro_steps(model, broken):
+    """Statistics of the first; the order, and what is not finite, of all."""
+    probe, once = Probe(model), Probe(copy.deepcopy(model))
+    x = batch()
+    for one in (probe, once):
+        one.attach()
+        one.layers[0](x)
+        one.layers[1](x)
+    once.detach()
+    probe.end_first_step()
+    for layer in (1, 0):
+        probe.layers[layer](batch() * (float('nan') if broken else 1))
+    probe.detach()
+    _, (ours, plain, _) = rows(probe)
+    _, (ours_once, plain_once, _) = rows(once)
+    for row, first in ((ours, ours_once), (plain, plain_once)):
+        assert (row['calls'], first['calls']) == (2, 1)
+        for name in ('count', 'mean_drift', 'local_sketch', 'first_call'):
+            np.testing.assert_array_equal(row[name], first[name])
+    # Of four calls the third and the fourth.
+    expected = [3, 2] if broken else [-1, -1]
+    assert [ours['broken_call'], plain['broken_call']] == expected
+
+
+def order_of(steps):
+    """Hash of the order in which steps call synchronised layers."""
+    probe = Probe(nn.ModuleList([MegDetSyncBN(1), MegDetSyncBN(1)]))
+    probe.attach()
+    for number, layers in enumerate(steps):
+        if number == 1:
+            probe.end_first_step()
+        for layer in layers:
+            group = (torch.ones(1),) * 3
+            moments = torch.zeros(1), torch.zeros(1)
+            probe._note(Call(layer, 1, *moments, group))
+    probe.detach()
+    vector = encode(probe)
+    return decode(vector[None], probe, images_per_gpu=1).ranks[0]['order']
+
+
+def test_the_order_is_that_of_all_micro_steps():
+    usual = order_of([[0, 1], [0, 1]])
+    assert order_of([[0, 1], [0, 1]]) == usual
+    assert order_of([[0, 1], [1, 0]]) != usual
+    assert order_of([[0, 1], [0]]) != usual
+
+
 def test_layers_and_their_calls(model):
     probe = Probe(model)
     assert probe.names == ['ours', 'plain', 'bare']

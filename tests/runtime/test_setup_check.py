@@ -140,6 +140,15 @@ def test_by_any_of_our_hooks(tmp_path, hook):
     assert 'max_epochs=0' in refusal(tmp_path, hook, train_cfg__max_epochs=0)
 
 
+def test_a_runner_that_validates_first_is_looked_at_again(tmp_path):
+    cfg = tiny_config(tmp_path, 4, 4, train_cfg__max_epochs=0)
+    cfg.default_hooks = dict(check=dict(type='SetupCheckHook'))
+    runner = Runner.from_cfg(cfg)
+    runner.val()
+    with pytest.raises(ConfigError, match='max_epochs=0'):
+        runner.train()
+
+
 def test_converted_from_epochs_it_steps(tmp_path):
     cfg = tiny_config(
         tmp_path, 4, 4, train_cfg=by_iter(9),

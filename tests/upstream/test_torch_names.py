@@ -1,12 +1,16 @@
 # Copyright (c) mmdet_megdet contributors. All rights reserved.
 """What the private names of torch are used for still holds."""
 
+import pytest
 import torch
 from torch._dynamo.utils import counters
+from torch.nn.parallel import DistributedDataParallel
 
+from mmdet_megdet.runtime.comm_hook import register_comm_hook
 from mmdet_megdet.upstream.torch_names import (
     copy_all,
     inlined_only,
+    is_low_rank,
     lerp_all,
     maximum_all,
     outside_graphs,
@@ -52,3 +56,20 @@ def test_no_tensors_are_nothing_to_do():
     copy_all([], [])
     lerp_all([], [], 0.5)
     maximum_all([], [])
+
+
+@pytest.mark.parametrize(
+    ('comm_hook', 'low_rank'), [('powerSGD', True), ('fp16_compress', False)]
+)
+def test_gradients_of_low_rank(tmp_path, comm_hook, low_rank):
+    store = torch.distributed.FileStore(str(tmp_path / 'store'), 1)
+    torch.distributed.init_process_group(
+        'gloo', rank=0, world_size=1, store=store
+    )
+    try:
+        model = DistributedDataParallel(torch.nn.Linear(2, 2))
+        register_comm_hook(model, comm_hook)
+        assert is_low_rank(model) is low_rank
+        assert not is_low_rank(model.module)
+    finally:
+        torch.distributed.destroy_process_group()

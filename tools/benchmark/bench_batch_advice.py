@@ -49,7 +49,14 @@ from sync_or_local_runs import COMMON, CONFIGS, OVERRIDES, SIZE
 
 from mmdet_megdet.datasets import generate_shapes
 from mmdet_megdet.hooks import ModuleVarianceHook
-from mmdet_megdet.noise import NoiseScale, noise_scale, read_records
+from mmdet_megdet.noise import (
+    NoiseScale,
+    linear_lr,
+    noise_limited_lr,
+    noise_scale,
+    read_records,
+    square_root_lr,
+)
 from mmdet_megdet.runtime import NonFiniteLossError
 from mmdet_megdet.runtime.cli import build_runner
 
@@ -86,7 +93,7 @@ def config(
         'train_cfg.val_interval': epochs,
     }
     if batch > BASE:
-        settings['default_hooks.gradient_noise'] = dict(
+        settings['default_hooks.grad_noise'] = dict(
             type='GradientNoiseHook', interval=1
         )
     if rule.endswith('AGVM'):
@@ -194,12 +201,11 @@ class Runs:
 
 def rate(rule: str, base: float, batch: int, noise: float | None) -> float:
     """Return the learning rate of a batch by a rule."""
-    ratio = batch / BASE
     if rule == 'linear':
-        return base * ratio
+        return linear_lr(base, BASE, batch)
     if rule == 'square root':
-        return base * math.sqrt(ratio)
-    return base * (1 + noise / BASE) / (1 + noise / batch)
+        return square_root_lr(base, BASE, batch)
+    return noise_limited_lr(base, BASE, batch, noise)
 
 
 def table(results: Sequence[dict[str, Any]]) -> str:

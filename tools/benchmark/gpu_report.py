@@ -225,7 +225,7 @@ def steps(
             for norm in ('BN', 'OneRankMegDetSyncBN', 'TorchSyncBN')
             if norm != 'TorchSyncBN' or device.type == 'cuda'
         }
-        for dtype in (torch.float32, torch.bfloat16):
+        for dtype in DTYPES[:2] if device.type == 'cuda' else DTYPES[:1]:
             turns = {
                 norm: partial(under_autocast, step, device, dtype)
                 for norm, step in kinds.items()

@@ -22,8 +22,9 @@ Saved = tuple[Tensor, Tensor, Tensor]
 
 # Elements of a tile, rows and columns: along a row, and of 64 channels. In
 # four warps a thread has 16 of them: four 16-byte loads in float32, two in
-# half (on AMD, whose warps are twice as wide, two and one).
-ROW_TILE = (1, 2048)
+# half (on AMD, whose warps are twice as wide, two and one). Without vector
+# loads each element takes registers for its address, so rows get less.
+ROW_TILES = {16: (1, 2048), 1: (1, 1024)}
 COLUMN_TILE = (32, 64)
 # About so many programs, if there are tiles enough: two times what fills the
 # 132 multiprocessors of an H100 with eight each.
@@ -65,7 +66,7 @@ def plan(x: Tensor) -> Plan:
     along_rows = x.is_contiguous() and positions > images
     if along_rows:
         rows, width = images * channels, positions // images
-        tile, extent, lines = ROW_TILE, width, rows
+        tile, extent, lines = ROW_TILES[unit_of(width)], width, rows
         length = tile[1]
     else:
         rows, width = positions, channels
@@ -74,7 +75,7 @@ def plan(x: Tensor) -> Plan:
     all_tiles = -(-extent // length)
     tiles = min(max(1, all_tiles * lines // PROGRAMS), MOST_TILES)
     chunks = -(-all_tiles // tiles)
-    unit = ALIGNMENT if width % ALIGNMENT == 0 else 1
+    unit = unit_of(width)
     return Plan(
         (lines * chunks,),
         (rows, width // unit, lines, channels, chunks, tiles),
@@ -89,6 +90,11 @@ def plan(x: Tensor) -> Plan:
         extent,
         length * tiles,
     )
+
+
+def unit_of(width: int) -> int:
+    """Return what a row's length is told in."""
+    return ALIGNMENT if width % ALIGNMENT == 0 else 1
 
 
 def high_and_low(number: float) -> tuple[float, float]:

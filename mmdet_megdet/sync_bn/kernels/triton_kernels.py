@@ -425,13 +425,13 @@ def input_gradient(
     width = units.to(tl.int64) * UNIT
     line, chunk = _place(lines, chunks, AXIS)
     c, known = _channels(line, channels, AXIS, ROWS, COLUMNS)
-    n = tl.maximum(tl.load(forward_sums + 2 * channels), 1.0)
+    share = 1.0 / tl.maximum(tl.load(forward_sums + 2 * channels), 1.0)
     invstd = tl.load(exact + c, mask=known, other=0.0)
     rest = tl.load(exact + channels + c, mask=known, other=0.0)
     a = tl.load(sums + c, mask=known, other=0.0)
     b = tl.load(sums + channels + c, mask=known, other=0.0)
-    slope = invstd * invstd * (b / n)
-    shift = a / n - rest * slope
+    slope = invstd * invstd * (b * share)
+    shift = a * share - rest * slope
     slope = tl.expand_dims(slope.to(dtype), AXIS)
     shift = tl.expand_dims(shift.to(dtype), AXIS)
     origin = tl.expand_dims(tl.load(low + c, mask=known, other=0.0), AXIS)

@@ -35,7 +35,7 @@ CASES = {
     3: [Case((1, 0, 2), (11,), layer=dict(momentum=None, affine=False))],
 }
 TELLING = [
-    Case((3, 2), (7,), 1000.0),
+    Case((3, 2), (19,), 1000.0),
     Case((2, 1), (3, 3), layer=dict(momentum=None), layout=channels_last),
 ]
 

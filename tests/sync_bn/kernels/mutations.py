@@ -53,9 +53,9 @@ MUTATIONS = {
         'var * (n / tl.maximum(n - 1.0, 1.0))',
         'var',
     ),
-    'the cumulative average counts one batch less': (
+    'the cumulative average counts one batch more': (
         '(seen + 1)',
-        'tl.maximum(seen, 1)',
+        '(seen + 2)',
     ),
     'gradients are not centred': (
         'b = tl.sum(second, 0) - rest * a',
@@ -66,11 +66,11 @@ MUTATIONS = {
         'value = (b * invstd * invstd)',
     ),
     'the slope lacks a factor': (
-        'slope = invstd * invstd * (b / n)',
-        'slope = invstd * (b / n)',
+        'slope = invstd * invstd * (b * share)',
+        'slope = invstd * (b * share)',
     ),
     'the mean gradient is not taken off': (
-        'shift = a / n - rest * slope',
+        'shift = a * share - rest * slope',
         'shift = -rest * slope',
     ),
     'the slope is not taken off': (

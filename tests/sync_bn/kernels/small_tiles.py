@@ -18,7 +18,7 @@ from mmdet_megdet.sync_bn.kernels import fused
 
 assert os.environ['TRITON_INTERPRET'] == '1'
 
-fused.ROW_TILE = (1, 4)
+fused.ROW_TILES = {16: (1, 4), 1: (1, 4)}
 fused.COLUMN_TILE = (4, 4)
 fused.PROGRAMS = 12
 fused.MOST_TILES = 3
