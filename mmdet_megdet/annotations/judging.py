@@ -12,7 +12,7 @@ from . import verdicts
 from .datasets import ROLES, Evaluation, Use, configured
 from .reading import read_annotations
 from .table import Table, listed
-from .verdict import Verdict
+from .verdict import Level, Verdict
 
 
 class Judged(NamedTuple):
@@ -78,8 +78,8 @@ def judge(cfg: Any, roles: Sequence[str] = ROLES) -> Judgement:
         ids = verdicts.judge_ids(table, path)
         said += [verdict._replace(roles=in_roles) for verdict in ids]
         for use in here:
-            alone = [u.role for u in uses].count(use.role) == 1
-            found, one = _judge_use(table, use, alone)
+            empty = _level_of_nothing(use, uses, evaluations)
+            found, one = _judge_use(table, use, empty)
             said += found
             judged.append(one)
         for evaluation in by:
@@ -99,8 +99,21 @@ def judge(cfg: Any, roles: Sequence[str] = ROLES) -> Judgement:
     return Judgement(_merged(said), judged)
 
 
+def _level_of_nothing(
+    use: Use, uses: list[Use], evaluations: list[Evaluation]
+) -> Level | None:
+    """Return how bad it is if a data set holds no object."""
+    if use.role == 'train':
+        # Images without labels may be meant beside others.
+        alone = [other.role for other in uses].count('train') == 1
+        return 'broken' if alone else 'misleading'
+    by = [e for e in evaluations if e.role == use.role]
+    predicts_only = by and all(e.format_only for e in by)
+    return None if predicts_only else 'misleading'
+
+
 def _judge_use(
-    table: Table, use: Use, alone: bool
+    table: Table, use: Use, empty: Level | None
 ) -> tuple[list[Verdict], Judged]:
     found = verdicts.instances_of(table, use.classes)
     said = list(verdicts.judge_labels(table, use))
@@ -114,7 +127,7 @@ def _judge_use(
     said += verdicts.judge_boxes(table, found, use)
     said += verdicts.judge_masks(table, found, use)
     known = images if counted else None
-    said += verdicts.judge_rest(table, found, known, use, alone)
+    said += verdicts.judge_rest(table, found, known, use, empty)
     if all(verdict.level == 'notable' for verdict in said):
         said.append(verdicts.describe(table, found, len(images), use))
     place = np.full(len(table.image_ids) + 1, -1)

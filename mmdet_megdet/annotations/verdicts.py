@@ -402,7 +402,7 @@ def judge_rest(
     found: Instances,
     images: np.ndarray | None,
     use: Use,
-    alone: bool,
+    empty: Level | None,
 ) -> Iterator[Verdict]:
     """Yield whether anything is left to learn or to evaluate.
 
@@ -412,10 +412,10 @@ def judge_rest(
         images (ndarray, optional): Places of the images that the data set
             keeps, if that is known.
         use (Use): The data set.
-        alone (bool): Whether there is no other to learn from.
+        empty (str, optional): How bad it is if no object is left; None if
+            it is not.
     """
     path = use.path
-    level: Level = 'broken' if use.role == 'train' and alone else 'misleading'
     if not len(table.image_ids) or (images is not None and not len(images)):
         why = f'{path} has no images.'
         if len(table.image_ids):
@@ -432,9 +432,11 @@ def judge_rest(
             'Is it the right file, and the right rule?',
         )
         return
+    if empty is None:
+        return
     if not len(table.ids):
         yield Verdict(
-            level,
+            empty,
             'annotations',
             f'{path} has no annotations.',
             'It is empty: look at what wrote it, or whether it is the right '
@@ -449,7 +451,7 @@ def judge_rest(
         kept = kept & (table.iscrowd <= 0)
     if not kept.any():
         yield Verdict(
-            level,
+            empty,
             'annotations',
             f'{path}: not one of its {len(table.ids)} annotations is left: '
             f'{int(found.flat.sum())} without area, '

@@ -133,14 +133,18 @@ def _judge(cfg: Config | dict, roles: Sequence[str]) -> list[Verdict] | str:
 
 def _key(cfg: Config | dict, roles: Sequence[str]) -> tuple:
     uses, evaluations, _ = configured(cfg, roles)
-    parts = []
-    for x in [*uses, *evaluations]:
-        state = Path(x.path).stat()
-        classes = getattr(x, 'classes', None)
+    parts: list[tuple] = [tuple(evaluation) for evaluation in evaluations]
+    for use in uses:
+        settings = [use.config.get(k) for k in ('filter_cfg', 'indices')]
+        settings.append(bool(use.config.get('test_mode')))
         parts.append(
-            (x.role, x.path, classes, state.st_mtime_ns, state.st_size)
+            (use.role, use.path, use.classes, use.with_masks, repr(settings))
         )
-    return tuple(roles), tuple(parts)
+    states = []
+    for path in dict.fromkeys(x.path for x in [*uses, *evaluations]):
+        state = Path(path).stat()
+        states.append((path, state.st_mtime_ns, state.st_size))
+    return tuple(roles), tuple(parts), tuple(states)
 
 
 def refusal(verdicts: Sequence[Verdict]) -> str:

@@ -112,6 +112,17 @@ def test_images_without_labels_beside_others(cfg, tmp_path):
     assert verdict.level == 'misleading'
 
 
+def test_images_that_are_only_predicted(cfg, tmp_path):
+    """As COCO's test-dev, of which the objects are not known."""
+    content = content_of()
+    del content['annotations']
+    (tmp_path / 'val.json').write_text(json.dumps(content))
+    with pytest.raises(DataError, match=r'val\.json has no annotations'):
+        check_annotation_files(cfg)
+    cfg.val_evaluator.format_only = True
+    assert check_annotation_files(cfg) == []
+
+
 def test_a_type_that_there_is_not(cfg):
     cfg.train_dataloader.dataset.type = 'CocoDatset'
     assert first_use(cfg).level == 'broken'
