@@ -136,8 +136,24 @@ class GradientMeter:
         Raises:
             ManyPiecesError: On every rank, if gradients came in pieces.
         """
-        if not self._stepped:
+        numbers = self._gathered() if self._stepped else None
+        self._own, self._whole, self._sketches = {}, {}, []
+        if numbers is None:
             return None
+        own, whole, in_pieces = numbers
+        if in_pieces:
+            raise ManyPiecesError
+        found = {
+            name: self._moments(*pair)
+            for name, *pair in zip(self._parts, own, whole, strict=True)
+        }
+        total = Moments(*map(sum, zip(*found.values(), strict=True)))
+        if not all(map(math.isfinite, total)):
+            return None
+        return {TOTAL: total, **found}
+
+    def _gathered(self) -> tuple[list[float], list[float], bool]:
+        """Squares of independent parts and of the whole, over all ranks."""
         numbers = torch.cat(
             [
                 _sums(self._own, self._device),
@@ -158,17 +174,7 @@ class GradientMeter:
         own, whole = numbers[: len(self._parts)], numbers[len(self._parts) :]
         if self._sketches:
             own = squares.tolist()
-        self._own, self._whole, self._sketches = {}, {}, []
-        if in_pieces:
-            raise ManyPiecesError
-        found = {
-            name: self._moments(*pair)
-            for name, *pair in zip(self._parts, own, whole, strict=True)
-        }
-        total = Moments(*map(sum, zip(*found.values(), strict=True)))
-        if not all(map(math.isfinite, total)):
-            return None
-        return {TOTAL: total, **found}
+        return own, whole, in_pieces > 0
 
     def _look(
         self, index: int, name: str, parameter: nn.Parameter, grad: Tensor

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import itertools
+import json
 from pathlib import Path
 
 import torch
@@ -69,3 +70,10 @@ def train_on_points(cfg: Config) -> tuple[Runner, WeightRecorder]:
     runner.train()
     (recorder,) = [h for h in runner.hooks if isinstance(h, WeightRecorder)]
     return runner, recorder
+
+
+def curves_of(work_dir: Path, name: str) -> list[tuple[int, float]]:
+    """Step and value of a curve that the folder's latest run has drawn."""
+    path = max(work_dir.glob('*/vis_data/scalars.json'))
+    lines = map(json.loads, path.read_text().splitlines())
+    return [(line['step'], line[name]) for line in lines if name in line]

@@ -3,8 +3,10 @@
 
 from __future__ import annotations
 
+import os
 from contextlib import nullcontext
 from itertools import combinations, product
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -13,7 +15,15 @@ import torch.distributed as dist
 from mmengine.optim import OptimWrapper
 from torch.nn.parallel import DistributedDataParallel
 
-from mmdet_megdet.noise import GradientMeter, ManyPiecesError, Split, parts_of
+from mmdet_megdet.noise import (
+    GradientMeter,
+    ManyPiecesError,
+    Split,
+    parts_of,
+    read_records,
+)
+from mmdet_megdet.runtime import ConfigError
+from tests.data.noise_run import noise_config, train_on_points
 from tests.data.noise_task import SIZES, MeanFinder, points
 from tests.distributed.ranks import run_ranks
 from tests.hooks.test_total_batch import AmpOnCPU
@@ -106,6 +116,51 @@ def test_moments_in_every_grouping(world_size):
                 kind, steps, ranks, name, found[name], right[name],
             )  # fmt: skip
     assert all(other == by_rank[0] for other in by_rank)
+
+
+def train(rank, world_size, folder, images, total):
+    """Train by the Runner; return the measurements, or what it refuses."""
+    os.environ['LOCAL_RANK'] = str(rank)
+    cfg = noise_config(
+        Path(folder),
+        launcher='pytorch' if world_size > 1 else 'none',
+        train_dataloader__batch_size=images,
+        train_dataloader__dataset__missing=False,
+        default_hooks__total_batch__total_batch_size=total,
+    )
+    try:
+        runner, _ = train_on_points(cfg)
+    except ConfigError as error:
+        return str(error)
+    checkpoint = dict(meta=dict(epoch=1, iter=12))
+    runner.call_hook('before_save_checkpoint', checkpoint=checkpoint)
+    return checkpoint['gradient_noise']['measurements']
+
+
+def test_other_hardware_measures_the_same(tmp_path):
+    """Two micro-steps of a BN group of 4 images, on one rank and on two."""
+    alone = train(0, 1, str(tmp_path / 'alone'), 4, 8)
+    together = run_ranks(train, 2, str(tmp_path / 'together'), 2, 8)
+    assert together[0] == together[1]
+    assert len(alone) == len(together[0]) == 12
+    for one, two in zip(alone, together[0], strict=True):
+        for name in one:
+            assert np.allclose(one[name], two[name], 1e-10, 1e-12)
+    record = read_records(tmp_path / 'together')[0]
+    assert (record['groups'], record['micro_steps']) == (1, 2)
+    assert record['part_images'] == 4
+
+
+def test_a_single_part_is_refused_on_every_rank(tmp_path):
+    refusals = run_ranks(train, 2, str(tmp_path), 2, 4)
+    assert refusals[0] == refusals[1]
+    assert (
+        'an update of 4 images is one BN group in one micro-step (2 ranks x 2 '
+        'images), and ranks within a BN group are not independent. What would '
+        'do: --images-per-gpu 1, with a BN size of at most 2, which makes '
+        'more micro-steps; or --bn-size 2, which makes more BN groups; or a '
+        'larger total batch'
+    ) in refusals[0]
 
 
 def test_a_gradient_in_pieces_is_noticed():

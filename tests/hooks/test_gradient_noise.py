@@ -19,7 +19,7 @@ from mmdet_megdet.hooks import GradientNoiseHook
 from mmdet_megdet.noise import read_records
 from mmdet_megdet.runtime import ConfigError
 from mmdet_megdet.updates import SkipUpdate
-from tests.data.noise_run import noise_config, train_on_points
+from tests.data.noise_run import curves_of, noise_config, train_on_points
 from tests.data.noise_task import DEVIATIONS, MEANS, SIZES
 from tests.data.tiny_run import log_of
 from tests.hooks.test_total_batch import AmpOnCPU  # noqa: F401
@@ -135,6 +135,9 @@ def test_the_truth_is_in_the_interval(train, tmp_path):
     for name, value in truth.items():
         assert scales[name].low < value < scales[name].high < 2 * value
         assert scales[name].measurements == 96
+    curves = curves_of(tmp_path, 'gradient_noise/noise_scale')
+    assert [step for step, _ in curves] == list(range(1, 97))
+    assert curves[-1][1] == pytest.approx(scales['total'].value)
     log = log_of(tmp_path)
     assert 'around update 96, lr 0, in images (95 % interval; 96 m' in log
     assert f'total {scales["total"]}; first {scales["first"]}, ' in log

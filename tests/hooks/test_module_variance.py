@@ -13,7 +13,7 @@ from mmengine.registry import OPTIMIZERS
 from mmdet_megdet.hooks import GradientNoiseHook, ModuleVarianceHook
 from mmdet_megdet.hooks.module_variance import warmup_end
 from mmdet_megdet.runtime import ConfigError
-from tests.data.noise_run import noise_config, train_on_points
+from tests.data.noise_run import curves_of, noise_config, train_on_points
 from tests.data.noise_task import SIZES
 from tests.hooks.test_total_batch import AmpOnCPU  # noqa: F401
 
@@ -151,7 +151,7 @@ def weights_by_restatement(runner, recorder, optimizer, scale):
         ),
     ],
 )
-def test_weights_by_agvms_rule(train, optimizer, settings):
+def test_weights_by_agvms_rule(train, tmp_path, optimizer, settings):
     runner, recorder = train(optim_wrapper__optimizer=optimizer, **settings)
     scale = dict.fromkeys(SIZES, (1.0, 1.0))
     if 'optim_wrapper__paramwise_cfg' in settings:
@@ -175,6 +175,9 @@ def test_weights_by_agvms_rule(train, optimizer, settings):
         assert {group['count'] for group in groups} == {12}
     (hook,) = [h for h in runner.hooks if isinstance(h, ModuleVarianceHook)]
     assert hook.factors['second'] == 1.0
+    drawn = curves_of(tmp_path, 'lr_factor/first')
+    assert [step for step, _ in drawn] == [4, 6, 8, 10, 12]
+    assert drawn[-1][1] == hook.factors['first']
     assert not runner.optim_wrapper.optimizer._optimizer_step_pre_hooks
 
 
