@@ -34,8 +34,8 @@ class Expected:
         total (int): Images of an update.
         bn_size (int, optional): Images of BatchNorm's statistics.
         lr (float): The learning rate after the warm-up.
-        factors (dict[int, float]): The factor of it that an update uses, if
-            an epoch has 100 of them.
+        updates (int): Updates of an epoch, for the factors.
+        factors (dict[int, float]): The factor of it that an update uses.
         optimizer (str): Class of the optimizer.
         wrapper (str): Class of its wrapper.
         clip (float): Largest norm of the gradient.
@@ -51,6 +51,7 @@ class Expected:
     total: int = 256
     bn_size: int | None = 32
     lr: float = 0.04
+    updates: int = 100
     factors: dict = field(default_factory=lambda: LINEAR | EPOCHS_24)
     optimizer: str = 'SGD'
     wrapper: str = 'OptimWrapper'
@@ -73,6 +74,22 @@ TABLE = {
     'r50_fpn_256bs_recompute': replace(RECIPE, with_cp=True),
     # The linear rule from 0.02 for 16 images.
     'r50_fpn_256bs_lr0.32': replace(RECIPE, lr=0.02 * 256 / 16),
+    # MLPerf's: in updates, with COCO's epochs.
+    'r50_fpn_256bs_lr0.24': replace(
+        RECIPE,
+        lr=0.24,
+        updates=458,
+        factors={0: 0.0025, 900: 0.50125, 1800: 1, 5624: 1}
+        | {5625: 0.1, 7499: 0.1, 7500: 0.01, 8243: 0.01},
+    ),
+    # 0.02 (1 + 830 / 16) / (1 + 830 / 512), rounded down.
+    'r50_fpn_512bs': replace(
+        RECIPE,
+        total=512,
+        lr=0.4,
+        factors={0: 0.0025, 450: 0.50125, 900: 1, 1499: 1}
+        | {1500: 0.1, 1999: 0.1, 2000: 0.01, 2199: 0.01},
+    ),
     'r50_fpn_256bs_localbn': replace(RECIPE, bn_size=4, clip=10),
     'r50_fpn_256bs_cosine-warmup': replace(
         RECIPE,

@@ -75,7 +75,7 @@ def test_the_recipe_knows_no_model_and_no_data():
 def test_learning_rates(name):
     cfg, expected = load(name), TABLE[name]
     gpus = 1 if expected.total == 8 else 8
-    updates = 100
+    updates = expected.updates
     schedule = rehearsal.rehearse(cfg, gpus, epoch_length=updates)
     assert len(schedule.updates) == updates * cfg.train_cfg.max_epochs
     for update, factor in expected.factors.items():
