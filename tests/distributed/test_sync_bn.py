@@ -19,7 +19,7 @@ from torch._subclasses.fake_tensor import (
 from torch.nn.parallel import DistributedDataParallel
 from torch.utils.checkpoint import checkpoint
 
-from mmdet_megdet.sync_bn import MegDetSyncBN, function
+from mmdet_megdet.sync_bn import MegDetSyncBN, function, kernels
 from mmdet_megdet.sync_bn.function import SyncBatchNormFunction
 from mmdet_megdet.sync_bn.groups import bn_group
 from mmdet_megdet.sync_bn.kernels import plain
@@ -155,8 +155,10 @@ def test_under_autocast():
         feature_dtype, dtype, error, mean_error, buffer_dtype = result
         assert feature_dtype == dtype == torch.bfloat16
         assert buffer_dtype == torch.float32
-        # The output's own rounding to bfloat16, and no more.
-        assert error <= 2.0**-8 + 20 * U * 8
+        # The output's own rounding to bfloat16, and no more; Triton's
+        # interpreter truncates.
+        last = 2.0**-7 if kernels.interpreted() else 2.0**-8
+        assert error <= last + 20 * U * 8
         # bfloat16 statistics would be off by up to 2**-8.
         assert mean_error <= SUM * 4
 

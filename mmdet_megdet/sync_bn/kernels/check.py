@@ -221,6 +221,8 @@ def _bounds(
     dims, column = [0, *range(2, x.dim())], (1, -1, *[1] * (x.dim() - 2))
     u = torch.finfo(compute_dtype(dtype)).eps / 2
     last = torch.finfo(dtype).eps / 2
+    if dtype == torch.bfloat16 and x.device.type == 'cpu':
+        last *= 2  # Triton's interpreter truncates where a GPU rounds
     stored = torch.finfo(parameter_dtype).eps
     sums = 52 * u
     mean, var = true['mean'], true['var']
