@@ -11,15 +11,6 @@ from typing import TypeVar
 
 import torch
 from torch import Tensor, nn
-from torch._C._dynamo.eval_frame import (
-    _FrameAction,
-    _FrameExecStrategy,
-    set_code_exec_strategy,
-)
-from torch._compile import _disable_dynamo
-from torch.distributed.algorithms.ddp_comm_hooks.powerSGD_hook import (
-    PowerSGDState,
-)
 
 
 @torch.no_grad()
@@ -54,6 +45,8 @@ def outside_graphs(function: _Function) -> _Function:
     As ``torch.compiler.disable``, which imports the compiler (for seconds) as
     it decorates. This waits until somebody else has.
     """
+    from torch._compile import _disable_dynamo
+
     excluded = _disable_dynamo(function)
 
     @functools.wraps(function)
@@ -77,11 +70,24 @@ def inlined_only(function: _Function) -> _Function:
 
 
 def _skip_frame(code: CodeType) -> None:
+    try:
+        from torch._C._dynamo.eval_frame import (
+            _FrameAction,
+            _FrameExecStrategy,
+            set_code_exec_strategy,
+        )
+    except ImportError:
+        # An older torch: a compiled graph breaks once more.
+        return
     strategy = _FrameExecStrategy(_FrameAction.SKIP, _FrameAction.DEFAULT)
     set_code_exec_strategy(code, strategy)
 
 
 def is_low_rank(model: nn.Module) -> bool:
     """Whether a DDP model sends its gradients through PowerSGD."""
+    from torch.distributed.algorithms.ddp_comm_hooks.powerSGD_hook import (
+        PowerSGDState,
+    )
+
     hooks = getattr(model, '_comm_hooks', ())
     return any(isinstance(state, PowerSGDState) for _, state in hooks)
