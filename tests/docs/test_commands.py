@@ -123,6 +123,9 @@ ELSEWHERE = {
     r'python tools/analysis/plot_bn_stats\.py \S+': (
         'tools/test_plot_bn_stats.py::test_hook_writes_what_is_read'
     ),
+    r'python tools/analysis/noise_scale\.py WORK_DIR': (
+        'tools/test_noise_scale.py::test_the_advice_is_that_of_the_formulas'
+    ),
     r'python tools/analysis/plot_schedule\.py CONFIG --gpus 8': (
         'tools/test_plot_schedule.py::test_every_update_of_the_recipe'
     ),

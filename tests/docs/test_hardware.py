@@ -60,11 +60,15 @@ def test_every_variable_of_a_launcher_is_in_its_table(script, sources):
     usage = set(
         re.findall(r'^  ([A-Z_]+)\s', (tools / script).read_text(), re.M)
     )
-    heading = 'torchrun' if script.startswith('dist') else 'Slurm'
-    section = re.split(r'^## ', PAGE.read_text(), flags=re.M)
-    (text,) = [part for part in section if heading in part.split('\n')[0]]
+    slurm = script.startswith('slurm')
+    headings = ['Slurm'] if slurm else ['torchrun', 'come and go']
+    text = ''.join(
+        part
+        for part in re.split(r'^## ', PAGE.read_text(), flags=re.M)
+        if any(heading in part.split('\n')[0] for heading in headings)
+    )
     described = set(re.findall(r'^\| `([A-Z_]+)` ', text, re.M))
-    assert described == usage - ({'PYTHON'} if heading == 'Slurm' else set())
+    assert described == usage - ({'PYTHON'} if slurm else set())
     read = ''.join((tools / name).read_text() for name in sources)
     for name in described - {'MASTER_PORT'}:
         assert f'${{{name}' in read or f'${name}' in read, name
