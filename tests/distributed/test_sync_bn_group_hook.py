@@ -134,14 +134,15 @@ def test_an_indivisible_size_stops_every_rank(tmp_path):
 
 
 def train_with_other_images(rank, world_size, work_dir):
-    return train(
-        rank, world_size, work_dir, {'train_dataloader.batch_size': 2 + rank}
-    )
+    # Two batches of the 16 images on each of them.
+    images = [9, 15][rank]
+    options = {'train_dataloader.batch_size': images}
+    return train(rank, world_size, work_dir, options)
 
 
 def test_ranks_that_see_different_numbers_of_images(tmp_path):
     for message in run_ranks(train_with_other_images, 2, str(tmp_path)):
-        assert 'rank 1 sees 3 images at once and rank 0 sees 2' in message
+        assert 'rank 1 sees 15 images at once and rank 0 sees 9' in message
 
 
 def train_with_other_sizes(rank, world_size, work_dir):

@@ -113,7 +113,7 @@ def test_wheel_holds_the_package_and_what_mim_looks_for(built):
     assert (metadata['Name'], metadata['Version']) == ('mmdet-megdet', VERSION)
     # With the forks of the OpenMMLab libraries there must be no stock ones.
     asked = [r for r in metadata.get_all('Requires-Dist') if 'extra' not in r]
-    assert asked == ['numpy', 'rich']
+    assert asked == ['msgspec', 'numpy', 'rich']
 
 
 @pytest.mark.slow
