@@ -105,6 +105,17 @@ def _as_cut(cfg: Any, plan: BatchPlan, epoch: Epoch) -> Epoch:
 
 def _of_images(cfg: Any, plan: BatchPlan, epoch: Epoch) -> Iterator[Finding]:
     """Whether there are enough images to train on."""
+    by_update = cfg.train_cfg.get('type') == 'UpdateTrainLoop'
+    batches = cfg.train_dataloader.get('num_batch_per_epoch')
+    if by_update and batches is not None:
+        yield failure(
+            CHECK,
+            f'train_dataloader.num_batch_per_epoch={batches} counts batches, '
+            'which differ by hardware, and UpdateBatchSampler refuses it',
+            'Leave it out, and set train_dataloader.dataset.indices to a '
+            'number of images.',
+        )
+        return
     # MMEngine cuts a data set without looking whether it is that long.
     asked = _as_cut(cfg, plan, epoch).images
     if asked > epoch.images:
@@ -115,7 +126,7 @@ def _of_images(cfg: Any, plan: BatchPlan, epoch: Epoch) -> Iterator[Finding]:
             'Set train_dataloader.num_batch_per_epoch to at most '
             f'{epoch.images // plan.images_at_once}, or leave it out.',
         )
-    if cfg.train_cfg.get('type') == 'UpdateTrainLoop':
+    if by_update:
         needed, what = plan.total_batch_size, 'an update'
     else:
         loader = cfg.train_dataloader
