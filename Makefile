@@ -21,10 +21,10 @@ demo: setup ## Generate a data set, train on two ranks, evaluate
 	$(run) bash tools/demo.sh
 
 test: setup ## Run all tests
-	$(run) python -m pytest
+	$(run) python -m pytest -n 2 --dist loadfile
 
 test-fast: setup ## Run the tests that take less than about 20 seconds
-	$(run) python -m pytest -m 'not slow'
+	$(run) python -m pytest -n 2 --dist loadfile -m 'not slow'
 
 lint: setup ## Check style and formatting
 	$(run) ruff check .

@@ -113,10 +113,10 @@ def test_recipe_on_eight_ranks(root, tmp_path):
     output = run(root, data, *train, '--cfg-options', 'train_cfg.max_epochs=1')
     assert plan_rows(output) == {
         'GPUs': '8',
-        'accumulation': '1 iteration',
+        'accumulation': '1 micro-step',
         'total batch': '8 images',
         'BN groups': '2 x 4 GPUs',
-        'warm-up': '1000 updates = 1000 iterations',
+        'warm-up': '1000 updates',
     }
 
     first = work_dir / 'epoch_1.pth'
@@ -159,10 +159,10 @@ def test_recipe_on_four_ranks(root, tmp_path):
     output = run(root, data, *train, '--cfg-options', 'train_cfg.max_epochs=1')
     assert plan_rows(output) == {
         'GPUs': '4',
-        'accumulation': '2 iterations',
+        'accumulation': '2 micro-steps',
         'total batch': '8 images',
         'BN groups': '1 x 4 GPUs',
-        'warm-up': '1000 updates = 2000 iterations',
+        'warm-up': '1000 updates',
     }
     lines = logged(work_dir)
     assert [line['step'] for line in lines] == [1, 2, 3, 4, 5, 6]

@@ -58,7 +58,7 @@ def quick(run: str) -> list[str]:
 
 def own_pictures(folder: Path) -> None:
     """Generated ones, which pass for cats and dogs, where the page has it."""
-    paths = generate_shapes(folder / 'shapes', train=8, val=4, size=(96, 96))
+    paths = generate_shapes(folder / 'shapes', train=16, val=4, size=(96, 96))
     mine = folder / 'data' / 'mine'
     (mine / 'annotations').mkdir(parents=True)
     for split, (source, images) in paths.items():

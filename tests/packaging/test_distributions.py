@@ -26,7 +26,7 @@ from tests.packaging.environment import (
 )
 from tests.tools.command import ROOT
 
-# One iteration: four pictures, four images on the only rank.
+# One update of eight images, four at once on the only rank.
 TINY = """
 _base_ = 'mmdet_megdet::megdet/shapes_r18_fpn.py'
 train_dataloader = dict(num_workers=0, persistent_workers=False)
@@ -64,7 +64,7 @@ def installed(built, tmp_path_factory):
     generate = ('-m', 'mmdet_megdet.datasets.shapes', 'shapes')
     run = folder / 'run'
     run.mkdir()
-    check(python, *generate, '--train', '4', '--val', '2', cwd=run)
+    check(python, *generate, '--train', '8', '--val', '2', cwd=run)
     (run / 'tiny.py').write_text(TINY)
     return SimpleNamespace(python=python, run=run)
 

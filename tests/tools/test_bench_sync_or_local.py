@@ -168,22 +168,26 @@ def test_all_arms_see_the_same_images_in_every_update(
 ):
     args = bench.parse_args([*TINY, '--ranks', '4', '--out', str(tmp_path)])
     monkeypatch.setenv('SHAPES_ROOT', str(folder.out / 'light_8_4'))
-    spread = [updates('synced', rank, args, monkeypatch) for rank in range(4)]
-    together = updates('single', 0, args, monkeypatch)
+    spread = [updates('synced', rank, args) for rank in range(4)]
+    together = updates('single', 0, args)
     assert [
         list(chain(*batches)) for batches in zip(*spread, strict=True)
     ] == together
     assert sorted(chain(*together)) == list(range(8))
 
 
-def updates(arm, rank, args, monkeypatch):
+def updates(arm, rank, args):
     """Ids of the images that a rank sees, batch by batch."""
     run = bench.Run('shapes', arm, 3, args)
-    monkeypatch.setattr(
-        'mmengine.dataset.sampler.get_dist_info', lambda: (rank, run.ranks)
-    )
     with DefaultScope.overwrite_default_scope('mmdet'):
         loader = Runner.build_dataloader(run.cfg.train_dataloader, seed=3)
+        loader.batch_sampler.configure(
+            total_batch_size=4,
+            unit_size=4,
+            seed=3,
+            rank=rank,
+            world_size=run.ranks,
+        )
         return [
             [sample.img_id for sample in batch['data_samples']]
             for batch in loader

@@ -77,7 +77,7 @@ def test_a_healthy_machine(shapes, tmp_path):
     )
     assert 'images are used' in texts['annotations (val, test)']
     assert 'images at once: 8, accumulation: 1' in texts['batch plan']
-    assert 'epoch: 3 iterations' in texts['batch plan']
+    assert 'epoch: 3 updates' in texts['batch plan']
     assert all(f['remedy'] for f in report['findings'] if f['level'] != PASS)
 
 

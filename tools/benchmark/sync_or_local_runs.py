@@ -108,6 +108,7 @@ class Run:
             'work_dir': str(self.folder),
             'randomness.seed': seed,
             'train_dataloader.batch_size': args.ranks // self.ranks,
+            'default_hooks.total_batch.total_batch_size': args.ranks,
             'default_hooks.sync_bn_group.bn_size': bn_size,
             'train_cfg.max_epochs': epochs,
             'train_cfg.val_interval': epochs,
