@@ -54,8 +54,11 @@ def test_what_make_runs():
     for target, command in (
         ('setup', None),
         ('demo', 'bash tools/demo.sh'),
-        ('test', 'python -m pytest'),
-        ('test-fast', "python -m pytest -m 'not slow'"),
+        ('test', 'python -m pytest -n 2 --dist loadfile'),
+        (
+            'test-fast',
+            "python -m pytest -n 2 --dist loadfile -m 'not slow'",
+        ),
     ):
         done = subprocess.run(
             ['make', '--dry-run', '--no-print-directory', target],
