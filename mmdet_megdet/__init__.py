@@ -8,11 +8,23 @@ lets checkpoints of MMEngine pass torch's safe loading, and makes base configs
 
 from mmengine.config.utils import MODULE2PACKAGE
 
-from . import hooks, monitor, recipe, runtime, schedulers, sync_bn, updates
+from . import (
+    faults,
+    hooks,
+    monitor,
+    recipe,
+    runtime,
+    schedulers,
+    sync_bn,
+    updates,
+)
+from .errors import MegDetError
 from .version import __version__
 
 __all__ = [
+    'MegDetError',
     '__version__',
+    'faults',
     'hooks',
     'monitor',
     'recipe',

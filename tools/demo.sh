@@ -17,7 +17,7 @@ phase() {
 
 SECONDS=0
 phase 'Generating the data set'
-PYTHONPATH=. "$python" -m mmdet_megdet.datasets.shapes "$SHAPES_ROOT"
+PYTHONPATH=. "$python" -m mmdet_megdet.demo_data "$SHAPES_ROOT"
 generated=$SECONDS
 
 phase 'Training on two ranks'

@@ -35,12 +35,8 @@ from checks.options import bn_size, positive, seconds
 from checks.report import Finding, Report, failure, passed, reason
 from checks.training import Training, read_training
 
-from mmdet_megdet.runtime.cli import (
-    add_common_options,
-    load_config,
-    run_tool,
-)
-from mmdet_megdet.runtime.rank_watch import RankWatch
+from mmdet_megdet.cli import add_common_options, load_config, run_tool
+from mmdet_megdet.faults.rank_watch import RankWatch
 from mmdet_megdet.sync_bn.groups import bn_group
 
 

@@ -80,7 +80,7 @@ def parse_args() -> argparse.Namespace:
 
 def load_config(args: argparse.Namespace) -> Any:
     """Reads the config as tools/train.py would."""
-    from mmdet_megdet.runtime import cli
+    from mmdet_megdet import cli
 
     parser = argparse.ArgumentParser()
     parser.add_argument('config')

@@ -25,14 +25,14 @@ from torch.distributed.elastic.rendezvous import (
     RendezvousTimeoutError,
 )
 
-from mmdet_megdet.recipe import MachinesError, images_by_machines
-from mmdet_megdet.runtime import CheckpointError, ConfigError
-from mmdet_megdet.runtime.cli import load_config
-from mmdet_megdet.runtime.elastic import (
+from mmdet_megdet.cli import load_config
+from mmdet_megdet.errors import CheckpointError, ConfigError
+from mmdet_megdet.faults.restart import (
     announce_agent,
     planned_batch,
     would_fail_again,
 )
+from mmdet_megdet.recipe import MachinesError, images_by_machines
 from mmdet_megdet.upstream.torchrun_names import run_torchrun
 
 

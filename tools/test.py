@@ -17,7 +17,7 @@ from mmdet.evaluation import DumpDetResults
 from mmdet.utils import setup_cache_size_limit_of_dynamo
 from mmengine.config import Config, ConfigDict
 
-from mmdet_megdet.runtime.cli import (
+from mmdet_megdet.cli import (
     add_common_options,
     build_runner,
     join,

@@ -16,14 +16,7 @@ from mmdet.utils import setup_cache_size_limit_of_dynamo
 from mmengine.config import Config
 from mmengine.dist import all_gather_object
 
-from mmdet_megdet.hooks import SetupCheckHook
-from mmdet_megdet.runtime import (
-    CheckpointError,
-    ConfigError,
-    check_auto_scale_lr,
-    latest_checkpoint,
-)
-from mmdet_megdet.runtime.cli import (
+from mmdet_megdet.cli import (
     add_common_options,
     build_runner,
     join,
@@ -32,11 +25,14 @@ from mmdet_megdet.runtime.cli import (
     require_checkpoint,
     run_tool,
 )
-from mmdet_megdet.runtime.elastic import (
+from mmdet_megdet.errors import CheckpointError, ConfigError
+from mmdet_megdet.faults import SetupCheckHook, latest_checkpoint
+from mmdet_megdet.faults.restart import (
     choose_images,
     end_with_agent,
     is_elastic,
 )
+from mmdet_megdet.runtime import check_auto_scale_lr
 
 
 def parse_args(arguments: Sequence[str] | None = None) -> argparse.Namespace:

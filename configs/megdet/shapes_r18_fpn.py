@@ -1,7 +1,7 @@
 # The demo: Mask R-CNN on the generated shapes (128 px, five classes, boxes,
 # masks, crowds and pictures without objects), 8 images an update (2 ranks x
 # 4), from scratch. SHAPES_ROOT tells where `python -m
-# mmdet_megdet.datasets.shapes` has put them.
+# mmdet_megdet.demo_data` has put them.
 _base_ = [
     'mmdet::_base_/models/mask-rcnn_r50_fpn.py',
     'mmdet::_base_/datasets/coco_instance.py',

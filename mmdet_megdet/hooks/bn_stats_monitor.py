@@ -14,6 +14,7 @@ from mmengine.optim import OptimWrapperDict
 from mmengine.registry import HOOKS
 from mmengine.runner import Runner
 
+from ..errors import ConfigError
 from ..monitor import (
     Finding,
     Numbers,
@@ -26,10 +27,9 @@ from ..monitor import (
     gather,
     judge,
     layer_rows,
-    summary,
 )
+from ..monitor import table as summary
 from ..runtime.batch import images_per_gpu
-from ..runtime.config import ConfigError
 
 _LEVELS = dict(error=logging.ERROR, warning=logging.WARNING, info=logging.INFO)
 # What of a layer's row is drawn over time.

@@ -16,6 +16,7 @@ from mmengine.runner import Runner
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
+from ..errors import ConfigError
 from ..noise import (
     TOTAL,
     GradientMeter,
@@ -30,7 +31,6 @@ from ..noise import (
     parts_as_json,
     parts_of,
 )
-from ..runtime.config import ConfigError
 from ..sync_bn.groups import bn_group, world_size
 from ..updates import UpdateTrainLoop
 from ..upstream.torch_names import is_low_rank

@@ -16,8 +16,8 @@ from mmengine.runner import Runner
 from torch import Tensor
 from torch.optim import Optimizer
 
+from ..errors import ConfigError
 from ..noise import TOTAL, averaged, module_factors
-from ..runtime.config import ConfigError
 from ..schedulers import WarmupParamScheduler
 from .gradient_noise import GradientNoiseHook
 

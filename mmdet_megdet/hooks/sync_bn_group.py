@@ -13,8 +13,8 @@ from mmengine.registry import HOOKS
 from mmengine.runner import Runner
 from torch import nn
 
+from ..faults.setup import check_setup
 from ..runtime.batch import images_per_gpu
-from ..runtime.setup_check import check_setup
 from ..sync_bn import bn_sizes, pool_running_stats, resolve_bn_groups
 from ..sync_bn.groups import world_size
 

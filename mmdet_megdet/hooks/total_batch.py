@@ -12,12 +12,17 @@ from mmengine.registry import HOOKS
 from mmengine.runner import BaseLoop, IterBasedTrainLoop, Runner
 from torch.utils.data import DataLoader
 
+from ..errors import ConfigError
+from ..faults.setup import check_setup
 from ..recipe import BatchPlan, PlanError, format_table
-from ..runtime.config import ConfigError, check_lr_scaling
-from ..runtime.setup_check import check_setup
+from ..runtime.config import check_lr_scaling
 from ..updates import UpdateNote, UpdateTrainLoop, epoch_began, unit_of
-from .batch_facts import agreed_facts, batches_note, micro_batches_per_epoch
-from .batch_table import batch_rows
+from .batch_facts import (
+    agreed_facts,
+    batch_rows,
+    batches_note,
+    micro_batches_per_epoch,
+)
 
 _NO_UNITS = (
     '\nAn update has these images on any hardware. BatchNorm, without a '

@@ -13,9 +13,9 @@ from mmengine.registry import HOOKS
 from mmengine.runner import Runner
 from torch import Tensor, nn
 
+from ..errors import ConfigError
 from ..recipe import ranks_per_group
 from ..runtime.batch import images_per_gpu
-from ..runtime.config import ConfigError
 from ..sync_bn import bn_sizes
 from ..sync_bn.groups import bn_group
 

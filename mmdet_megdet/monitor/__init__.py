@@ -1,14 +1,11 @@
 # Copyright (c) mmdet_megdet contributors. All rights reserved.
 """What BNStatsMonitorHook measures and says."""
 
-from .encoding import encode
-from .finding import Finding
-from .numbers import Numbers, decode, gather, is_foreign_sync
+from .checks import judge
+from .exchange import Numbers, decode, encode, gather, is_foreign_sync
 from .probe import Probe
-from .record import Record
-from .summary import aggregates, content, summary
-from .table import layer_rows
-from .verdicts import judge
+from .record import Finding, Record
+from .table import aggregates, content, layer_rows, summary
 
 __all__ = [
     'Finding',

@@ -1,11 +1,17 @@
 # Copyright (c) mmdet_megdet contributors. All rights reserved.
 """The arithmetic of a batch on given hardware; standard library alone."""
 
-from .bn_groups import check_bn_size, ranks_per_group
 from .epoch import aspect_ratio_note
 from .machines import MachinesError, images_by_machines
-from .plan import LINEAR_RULE, BatchPlan, PlanError
-from .smaller import most_images, plan_with_fewer_images
+from .plan import (
+    LINEAR_RULE,
+    BatchPlan,
+    PlanError,
+    check_bn_size,
+    most_images,
+    plan_with_fewer_images,
+    ranks_per_group,
+)
 from .table import format_table, plan_rows
 
 __all__ = [

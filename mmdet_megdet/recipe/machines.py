@@ -5,8 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from .plan import BatchPlan, PlanError
-from .smaller import most_images
+from .plan import BatchPlan, PlanError, most_images
 
 
 class MachinesError(ValueError):

@@ -1,13 +1,243 @@
 # Copyright (c) mmdet_megdet contributors. All rights reserved.
-"""BatchPlan: what the optimizer and BatchNorm see on given hardware."""
+"""The same total batch with other numbers of images on each GPU at once."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import cache
+from math import isqrt, log2
+from typing import NamedTuple
 
-from .bn_groups import check_bn_size, ranks_per_group
-from .nearest import changed, nearest_splits
-from .split import Split
+
+def check_bn_size(bn_size: int | None) -> None:
+    """Refuse what cannot be a number of images.
+
+    Raises:
+        ValueError: If ``bn_size`` is neither None nor a positive int.
+    """
+    if bn_size is None or (type(bn_size) is int and bn_size > 0):
+        return
+    raise ValueError(
+        f'bn_size={bn_size!r} must be a positive number of images, or None '
+        'for the images of all ranks.'
+    )
+
+
+@cache
+def divisors(number: int) -> list[int]:
+    """All divisors of a positive number, in ascending order."""
+    small = [n for n in range(1, isqrt(number) + 1) if number % n == 0]
+    return sorted({*small, *(number // n for n in small)})
+
+
+def nearest_bn_sizes(
+    bn_size: int, images_per_gpu: int, world_size: int
+) -> list[int]:
+    """The BN sizes next to one that cannot be had.
+
+    A group has to hold a whole number of ranks that divides the world size.
+
+    Returns:
+        list[int]: The next smaller and the next larger one, where there are.
+    """
+    sizes = [images_per_gpu * ranks for ranks in divisors(world_size)]
+    below = [size for size in sizes if size < bn_size][-1:]
+    above = [size for size in sizes if size > bn_size][:1]
+    return below + above
+
+
+def group_ranks(
+    bn_size: int | None, images_per_gpu: int, world_size: int
+) -> int | None:
+    """As :func:`ranks_per_group`, with None for what cannot be had."""
+    if bn_size is None:
+        return world_size
+    ranks, rest = divmod(bn_size, images_per_gpu)
+    fits = rest == 0 and ranks > 0 and world_size % ranks == 0
+    return ranks if fits else None
+
+
+def ranks_per_group(
+    bn_size: int | None, images_per_gpu: int, world_size: int
+) -> int:
+    """How many consecutive ranks make a BN group of ``bn_size`` images.
+
+    Args:
+        bn_size (int, optional): Images over which statistics are taken, as
+            in the paper. None stands for all ranks.
+        images_per_gpu (int): Images that each rank sees at once.
+        world_size (int): Number of ranks.
+
+    Returns:
+        int: A divisor of ``world_size``; 1 means no communication.
+
+    Raises:
+        ValueError: If the ranks cannot be split so, with the nearest sizes
+            that can be had.
+    """
+    ranks = group_ranks(bn_size, images_per_gpu, world_size)
+    if ranks is not None:
+        return ranks
+    sizes = nearest_bn_sizes(bn_size, images_per_gpu, world_size)
+    nearest = ' or '.join(map(str, sizes))
+    raise ValueError(
+        f'bn_size={bn_size} cannot be had from {world_size} rank(s) with '
+        f'{images_per_gpu} image(s) per GPU: a BN group holds a whole number '
+        'of ranks, and that number divides the world size. The nearest BN '
+        f'sizes are {nearest}; or change the images per GPU or the number of '
+        'GPUs; bn_size=None takes all ranks.'
+    )
+
+
+class Split(NamedTuple):
+    """A batch split over GPUs, whether it divides or not.
+
+    Args:
+        world_size (int): Number of GPUs, one rank each.
+        images_per_gpu (int): Images that each rank sees at once.
+        total_batch_size (int): Images of an optimizer update.
+        bn_size (int, optional): Images over which BatchNorm takes its
+            statistics; None stands for those of all ranks.
+    """
+
+    world_size: int
+    images_per_gpu: int
+    total_batch_size: int
+    bn_size: int | None
+
+    @property
+    def images_at_once(self) -> int:
+        """Images of all ranks in one iteration."""
+        return self.world_size * self.images_per_gpu
+
+    def problems(self) -> list[str]:
+        """Why the split cannot be; empty where it can."""
+        found = []
+        if self.total_batch_size % self.images_at_once:
+            found.append(self._total_problem())
+        if (
+            group_ranks(self.bn_size, self.images_per_gpu, self.world_size)
+            is None
+        ):
+            found.append(self._bn_problem())
+        return found
+
+    def _at_once(self) -> str:
+        return (
+            f'{self.world_size} GPU(s) x {self.images_per_gpu} image(s) per '
+            f'GPU = {self.images_at_once} at once'
+        )
+
+    def _total_problem(self) -> str:
+        total, at_once = self.total_batch_size, self.images_at_once
+        if at_once > total:
+            return f'{self._at_once()} are more than a total batch of {total}'
+        return (
+            f'{self._at_once()} do not divide a total batch of {total} '
+            f'({total} = {total // at_once} x {at_once} + {total % at_once})'
+        )
+
+    def _bn_problem(self) -> str:
+        size, images = self.bn_size, self.images_per_gpu
+        what = f'cannot give a BN size of {size}'
+        if self.images_at_once < size:
+            return f'{self._at_once()} {what}'
+        ranks, rest = divmod(size, images)
+        if rest:
+            return (
+                f'{images} image(s) per GPU {what}, which is no whole number '
+                'of GPUs'
+            )
+        return (
+            f'{self.world_size} GPU(s) with {images} image(s) each {what}: '
+            f'they do not split into groups of {ranks} GPUs'
+        )
+
+
+# Among equally small changes, first what leaves the recipe as it is.
+_PREFERENCE = ('images_per_gpu', 'bn_size', 'world_size', 'total_batch_size')
+
+
+def nearest_splits(asked: Split) -> list[Split]:
+    """What could be run instead, least changed first.
+
+    One split for each way to change the numbers (more and fewer GPUs are two
+    ways), and none that changes more kinds of numbers than it has to.
+
+    Args:
+        asked (Split): A split with problems.
+
+    Returns:
+        list[Split]: Splits without; those that change the fewest numbers
+        come first, among them those that keep the total batch, and among
+        these those that change by the smallest factors.
+    """
+    chosen: dict[frozenset[str], Split] = {}
+    for split in sorted(_candidates(asked), key=lambda s: _cost(asked, s)):
+        way = _way(asked, split)
+        if not any(simpler <= way for simpler in chosen):
+            chosen[way] = split
+    return list(chosen.values())
+
+
+def changed(asked: Split, split: Split) -> list[str]:
+    """Names of the numbers that differ, the dearest last."""
+    return [
+        name
+        for name in _PREFERENCE
+        if getattr(asked, name) != getattr(split, name)
+    ]
+
+
+def _way(asked: Split, split: Split) -> frozenset[str]:
+    fewer = split.world_size < asked.world_size
+    return frozenset(
+        f'{name} {fewer}' if name == 'world_size' else name
+        for name in changed(asked, split)
+    )
+
+
+def _cost(asked: Split, split: Split) -> tuple:
+    names = changed(asked, split)
+    distance = sum(
+        abs(log2(getattr(split, name) / getattr(asked, name)))
+        for name in names
+    )
+    order = [_PREFERENCE.index(name) for name in names]
+    # The total batch is what a recipe is made for, and kept if it can be.
+    # Rounded, so that halving and doubling cost the same. The split itself
+    # settles what is left.
+    return (
+        len(names),
+        'total_batch_size' in names,
+        round(distance, 9),
+        order,
+        split._replace(bn_size=0),
+    )
+
+
+def _candidates(asked: Split) -> Iterator[Split]:
+    """Numbers near the asked ones with which the total batch divides."""
+    total = asked.total_batch_size
+    for world in {asked.world_size, *divisors(total)}:
+        for images in {asked.images_per_gpu, *divisors(total)}:
+            below = total - total % (world * images)
+            if below == total:
+                totals = [total]
+            elif world == asked.world_size:
+                totals = [n for n in (below, below + world * images) if n]
+            else:
+                continue
+            for bn_size in _bn_sizes(asked.bn_size, images, world):
+                yield from (Split(world, images, n, bn_size) for n in totals)
+
+
+def _bn_sizes(size: int | None, images: int, world: int) -> list[int | None]:
+    if group_ranks(size, images, world) is not None:
+        return [size]
+    return nearest_bn_sizes(size, images, world)
+
 
 LINEAR_RULE = (
     'The linear rule multiplies the learning rate by the same factor as the '
@@ -150,3 +380,74 @@ class BatchPlan:
             base_batch_size (int): ...with this number of images an update.
         """
         return base_lr * self.total_batch_size / base_batch_size
+
+
+def most_images(
+    world_size: int,
+    at_most: int,
+    total_batch_size: int,
+    bn_sizes: Sequence[int | None] = (None,),
+) -> int | None:
+    """Find the most images per GPU that divide.
+
+    Args:
+        world_size (int): Number of GPUs, one rank each.
+        at_most (int): Images that fit a GPU.
+        total_batch_size (int): Images of an optimizer update.
+        bn_sizes (Sequence): Images over which BatchNorm takes its
+            statistics, where layers differ several; None stands for those of
+            all ranks. Defaults to that alone.
+
+    Returns:
+        int, optional: A number with which a :class:`BatchPlan` can be made
+        for each BN size; None where there is none.
+
+    Examples:
+        >>> most_images(8, 12, 256, [32])
+        8
+        >>> most_images(6, 12, 256, [32]) is None
+        True
+    """
+    each, rest = divmod(total_batch_size, world_size)
+    if rest:
+        return None
+    return max(
+        (
+            images
+            for images in divisors(each)
+            if images <= at_most
+            and None
+            not in [group_ranks(s, images, world_size) for s in bn_sizes]
+        ),
+        default=None,
+    )
+
+
+def plan_with_fewer_images(plan: BatchPlan) -> BatchPlan | None:
+    """The plan that needs less memory and changes the training least.
+
+    The total batch stays. So does the BN size where that can be; where it
+    cannot, because fewer images at once do not hold it, it is the largest
+    that is left.
+
+    Args:
+        plan (BatchPlan): The plan that does not fit.
+
+    Returns:
+        BatchPlan, optional: With the most images per GPU below the plan's
+        that divide, those which keep the BN size first; None where it is one
+        image already.
+
+    Examples:
+        >>> plan_with_fewer_images(BatchPlan(8, 4, 256, bn_size=16))
+        BatchPlan(world_size=8, images_per_gpu=2, total_batch_size=256, \
+bn_size=16)
+    """
+    world_size, total = plan.world_size, plan.total_batch_size
+    for bn_size in (plan.bn_size, None):
+        images = most_images(
+            world_size, plan.images_per_gpu - 1, total, [bn_size]
+        )
+        if images is not None:
+            return BatchPlan(world_size, images, total, bn_size)
+    return None

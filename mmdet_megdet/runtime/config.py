@@ -9,6 +9,7 @@ from typing import Any
 from mmengine.config import Config
 from mmengine.registry import PARAM_SCHEDULERS
 
+from ..errors import ConfigError
 from ..schedulers import WarmupParamScheduler
 
 _OURS = 'MegDetDistributedDataParallel'
@@ -32,10 +33,6 @@ _ALWAYS = dict(
     readable_checkpoint=dict(type='ReadableCheckpointHook'),
     resume_report=dict(type='ResumeReportHook'),
 )
-
-
-class ConfigError(ValueError):
-    """A config that cannot do what it says."""
 
 
 def adapt_config(cfg: Config) -> Config:

@@ -16,12 +16,8 @@ from mmengine.registry import MODEL_WRAPPERS
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
-from ..monitor.wording import some
-from ..sync_bn import (
-    BatchNormReport,
-    convert_batch_norm,
-    report_batch_norm,
-)
+from ..sync_bn import BatchNormReport, convert_batch_norm, report_batch_norm
+from ..text import some
 from .comm_hook import register_comm_hook
 
 # torch 2.13 calls it by another name and warns at the old one.

@@ -20,15 +20,13 @@ import torch
 import torch.distributed as dist
 from mmengine.device import get_device
 
+from ..errors import LaunchError
+
 # A line of sattach --layout.
 _NODE = re.compile(r'\s*Node \d+ \((?P<name>.+)\), .*: (?P<tasks>[\d ]+)')
 _UNKNOWN_HOST = "cannot tell rank 0's host ({}): set MASTER_ADDR to it."
 _DEFAULT_PORT = '29500'  # torch.distributed's and MMEngine's
 _LAUNCH_ORDER = 'NCCL_LAUNCH_ORDER_IMPLICIT'
-
-
-class LaunchError(RuntimeError):
-    """This process was not started as its launcher option says."""
 
 
 def export_rank(launcher: str, port: int | None = None) -> int:

@@ -1,6 +1,5 @@
 # Copyright (c) mmdet_megdet contributors. All rights reserved.
-from .beside import check_together
-from .warmup import (
+from .shapes import (
     PreciseCosineWarmup,
     PreciseCosineWarmupMomentum,
     PreciseCosineWarmupParamScheduler,
@@ -14,7 +13,8 @@ from .warmup import (
     PreciseTwoStageWarmupMomentum,
     PreciseTwoStageWarmupParamScheduler,
 )
-from .warmup_base import WarmupParamScheduler
+from .siblings import check_together
+from .warmup import WarmupParamScheduler
 
 __all__ = [
     'PreciseCosineWarmup',

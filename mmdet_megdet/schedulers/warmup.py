@@ -1,225 +1,462 @@
 # Copyright (c) mmdet_megdet contributors. All rights reserved.
-"""The warm-ups to choose from: four shapes, each for any parameter, for the
-learning rate and for the momentum, as MMEngine has its schedulers."""
+"""The mechanism of all warm-up shapes: what is counted, what is written."""
 
 from __future__ import annotations
 
+import math
+from typing import TYPE_CHECKING
+
+from mmengine.optim import OptimWrapper, OptimWrapperDict
+from mmengine.optim.scheduler.param_scheduler import INF, OptimizerType
+from torch.optim import Optimizer
+
+if TYPE_CHECKING:
+    pass
+import logging
 from fractions import Fraction
+from typing import Literal
 
-from mmengine.optim.scheduler.param_scheduler import OptimizerType
-from mmengine.registry import PARAM_SCHEDULERS
-
-from . import shapes
-from .arguments import check_steps
-from .warmup_base import (
-    LRWarmupMixin,
-    MomentumWarmupMixin,
-    WarmupParamScheduler,
+from mmengine.logging import print_log
+from mmengine.optim.scheduler.momentum_scheduler import MomentumSchedulerMixin
+from mmengine.optim.scheduler.param_scheduler import (
+    _ParamScheduler,
 )
 
-
-@PARAM_SCHEDULERS.register_module()
-class PreciseLinearWarmupParamScheduler(WarmupParamScheduler):
-    r"""Raise a parameter linearly, exact at both ends.
-
-    Contract: that of :class:`WarmupParamScheduler`, with the value
-
-    .. math::
-        start + (end - start) \cdot t / T
-
-    at update :math:`t` of :math:`T`, rounded once. This is MMCV 1.x's
-    ``warmup='linear', warmup_iters=T, warmup_ratio=start_factor``.
-    (MMEngine's ``LinearLR`` reaches the end one step earlier.)
-    """
-
-    def _shape(self, start, end, progress):
-        return shapes.linear(start, end, progress)
+from .siblings import Beside
 
 
-@PARAM_SCHEDULERS.register_module()
-class PreciseLinearWarmup(LRWarmupMixin, PreciseLinearWarmupParamScheduler):
-    """Raise the learning rate linearly, exact at both ends.
-
-    Contract and arguments: :class:`WarmupParamScheduler`, where
-    ``param_name`` is a keyword and defaults to 'lr'. In short: update
-    ``begin`` uses ``start_factor`` times the optimizer's learning rate,
-    update ``end`` the learning rate itself, bit for bit, whatever the number
-    of iterations that gradients are accumulated over.
-
-    Examples:
-        >>> param_scheduler = [
-        ...     # 1000 optimizer updates
-        ...     dict(type='PreciseLinearWarmup', start_factor=0.001, end=1000),
-        ...     dict(type='MultiStepLR', milestones=[16, 22], end=24),
-        ... ]
-    """
-
-
-@PARAM_SCHEDULERS.register_module()
-class PreciseLinearWarmupMomentum(
-    MomentumWarmupMixin, PreciseLinearWarmupParamScheduler
-):
-    """:class:`PreciseLinearWarmup` for SGD's momentum or Adam's beta_1."""
-
-
-@PARAM_SCHEDULERS.register_module()
-class PreciseCosineWarmupParamScheduler(WarmupParamScheduler):
-    r"""Raise a parameter along half a cosine wave: flat at both ends.
-
-    Contract: that of :class:`WarmupParamScheduler`, with the value
-
-    .. math::
-        start + (end - start) \cdot (1 - \cos(\pi t / T)) / 2
-
-    at update :math:`t` of :math:`T`.
-    """
-
-    def _shape(self, start, end, progress):
-        return shapes.cosine(start, end, progress)
-
-
-@PARAM_SCHEDULERS.register_module()
-class PreciseCosineWarmup(LRWarmupMixin, PreciseCosineWarmupParamScheduler):
-    """Raise the learning rate along half a cosine wave.
-
-    Contract and arguments: :class:`WarmupParamScheduler`, where
-    ``param_name`` is a keyword and defaults to 'lr'. Slower than the linear
-    warm-up in the beginning and near the end, faster in the middle.
-
-    Examples:
-        >>> dict(type='PreciseCosineWarmup', start_factor=0.001, end=1000)
-    """
-
-
-@PARAM_SCHEDULERS.register_module()
-class PreciseCosineWarmupMomentum(
-    MomentumWarmupMixin, PreciseCosineWarmupParamScheduler
-):
-    """:class:`PreciseCosineWarmup` for SGD's momentum or Adam's beta_1."""
-
-
-@PARAM_SCHEDULERS.register_module()
-class PreciseExponentialWarmupParamScheduler(WarmupParamScheduler):
-    r"""Raise a parameter by the same factor at every update.
-
-    Contract: that of :class:`WarmupParamScheduler`, with the value
-
-    .. math::
-        end \cdot start\_factor^{1 - t / T}
-
-    at update :math:`t` of :math:`T`, where :math:`start\_factor` is
-    :math:`start / end` with absolute values. It must be greater than 0. This
-    is MMCV 1.x's ``warmup='exp', warmup_iters=T, warmup_ratio=start_factor``.
-
-    Raises:
-        ValueError: If the start is 0, which no factor leads away from.
-    """
-
-    def _check_arguments(self, begin: int, end: int) -> None:
-        super()._check_arguments(begin, end)
-        if self.start_factor == 0 or self.start_value == 0:
-            raise ValueError(
-                f'{type(self).__name__} multiplies by the same factor at '
-                'every step, and none leads away from 0: use a start_factor '
-                '(or start_value) greater than 0, or the linear warm-up.'
+def check_steps(**steps: int) -> None:
+    """Check that numbers of steps, given by name, are ints."""
+    for name, value in steps.items():
+        if not isinstance(value, int) or isinstance(value, bool):
+            raise TypeError(
+                f'{name} must be an int, a number of steps, but got '
+                f'{name}={value!r}'
             )
 
-    def _shape(self, start, end, progress):
-        return shapes.exponential(start, end, progress)
+
+def check_range(begin: int, end: int) -> None:
+    """Check the first and the last step of a warm-up."""
+    check_steps(begin=begin, end=end)
+    if end >= INF:
+        raise ValueError(
+            'end is required: give the step at which the warm-up is to '
+            f'reach its end value, but got end={end}'
+        )
+    if not 0 <= begin < end:
+        raise ValueError(
+            f'a warm-up needs 0 <= begin < end, but got begin={begin}, '
+            f'end={end}'
+        )
 
 
-@PARAM_SCHEDULERS.register_module()
-class PreciseExponentialWarmup(
-    LRWarmupMixin, PreciseExponentialWarmupParamScheduler
-):
-    """Raise the learning rate by the same factor at every update.
+def check_values(
+    factor: float | None, start: float | None, end: float | None
+) -> None:
+    """Check ``start_factor``, ``start_value`` and ``end_value``."""
+    if (factor is None) == (start is None) or (
+        factor is not None and end is not None
+    ):
+        raise ValueError(
+            'give start_factor (a factor of the base value), or start_value '
+            'with or without end_value (absolute values), but got '
+            f'start_factor={factor}, start_value={start}, end_value={end}'
+        )
+    if factor is not None and not 0 <= factor <= 1:
+        raise ValueError(
+            'start_factor is a factor of the base value and must be in '
+            f'[0, 1], but got {factor}'
+        )
+    if start is not None and not 0 <= start < math.inf:
+        raise ValueError(
+            f'start_value must be finite and >= 0, but got {start}'
+        )
+    if end is not None and not 0 < end < math.inf:
+        raise ValueError(f'end_value must be finite and > 0, but got {end}')
 
-    Contract and arguments: :class:`WarmupParamScheduler`, where
-    ``param_name`` is a keyword and defaults to 'lr'; ``start_factor`` must
-    be greater than 0. The learning rate stays low for longer than with the
-    linear warm-up. MMDetection's maintainers recommend it against NaN losses
-    with 96 images an update (mmdetection issue #1710), and AGVM's recipe for
-    256 images uses it (Sense-X/AGVM, faster_rcnn_res50_bs256.py).
 
-    Examples:
-        >>> dict(type='PreciseExponentialWarmup', start_factor=0.1, end=1000)
+def check_optimizer(optimizer: OptimizerType, count: str) -> None:
+    """Check that it is one optimizer, whose updates can be counted."""
+    if isinstance(optimizer, OptimWrapperDict):
+        raise TypeError(
+            'a warm-up schedules one optimizer, but got an OptimWrapperDict: '
+            f'build one warm-up for each of {list(optimizer.keys())}, as the '
+            'Runner does.'
+        )
+    if count == 'updates' and not isinstance(
+        optimizer, OptimWrapper | Optimizer
+    ):
+        raise TypeError(
+            f'the updates of a {type(optimizer).__name__}, which is no '
+            "OptimWrapper, cannot be counted. With count='iters' the warm-up "
+            'counts iterations.'
+        )
+
+
+def factors_of_others(warmup: WarmupParamScheduler) -> list[float]:
+    """Take in what others did to the values since the warm-up's last writing.
+
+    MMEngine's schedulers multiply the value that they find in the group. The
+    ratio of what is there now to what the warm-up wrote is therefore theirs.
+
+    Returns:
+        list[float]: Per group, what others have multiplied the value by
+        until now.
+
+    Raises:
+        ValueError: If that cannot be told, at the value 0.
     """
+    bases = warmup.base_values
+    if warmup._others_factor is None:
+        before, written = [1.0] * len(bases), bases
+    else:
+        before, written = warmup._others_factor, warmup._last_value
+    found = [g[warmup.param_name] for g in warmup.optimizer.param_groups]
+    # A group with base 0 stays at 0: no factor to keep.
+    return [
+        factor * _ratio(warmup, i, now, then) if bases[i] else 1.0
+        for i, (factor, now, then) in enumerate(
+            zip(before, found, written, strict=True)
+        )
+    ]
 
 
-@PARAM_SCHEDULERS.register_module()
-class PreciseExponentialWarmupMomentum(
-    MomentumWarmupMixin, PreciseExponentialWarmupParamScheduler
-):
-    """:class:`PreciseExponentialWarmup` for momentum or Adam's beta_1."""
+def _ratio(
+    warmup: WarmupParamScheduler, group: int, found: float, written: float
+) -> float:
+    # 0 times gamma is 0, so the number does not tell whether somebody
+    # multiplied it. The object does: a scheduler with nothing to do puts
+    # back the very float that it took.
+    if found is written:
+        return 1.0
+    if found == 0 or written == 0:
+        raise ValueError(
+            f'{type(warmup).__name__}: another scheduler or hook set '
+            f'{warmup.param_name} of parameter group {group} from '
+            f'{written} to {found} by step {warmup._global_step}, inside '
+            f'the warm-up from {warmup.begin} to {warmup.end}. At the value '
+            '0 its factor is lost. Move that milestone, put the warm-up '
+            'first in param_scheduler, or use start_factor > 0.'
+        )
+    return found / written
 
 
-@PARAM_SCHEDULERS.register_module()
-class PreciseTwoStageWarmupParamScheduler(WarmupParamScheduler):
-    r"""Hold a parameter at a low value, then raise it linearly.
-
-    Contract: that of :class:`WarmupParamScheduler`, with the value
-    :math:`start` at every update :math:`t \le hold`, and then
-
-    .. math::
-        start + (end - start) \cdot (t - hold) / (T - hold)
-
-    at update :math:`t` of :math:`T`, rounded once.
+def check_state(warmup: WarmupParamScheduler, state: dict) -> None:
+    """Warn where a checkpoint's settings are not those of the config.
 
     Args:
-        hold (int): Length of the first stage, counted as ``begin`` and
-            ``end`` are, from ``begin`` on; 0 < hold < end - begin. A keyword.
-        *args: As :class:`WarmupParamScheduler`.
-        **kwargs: As :class:`WarmupParamScheduler`.
+        warmup (WarmupParamScheduler): As built from the config.
+        state (dict): As saved by :meth:`WarmupParamScheduler.state_dict`.
 
     Raises:
-        ValueError: If ``hold`` leaves nothing of one of the stages.
+        ValueError: If it is the state of another kind of scheduler, or of
+            other parameter groups.
+    """
+    own = vars(warmup)
+    name, param_name = type(warmup).__name__, warmup.param_name
+    if (
+        state.get('type') != name
+        or state['param_name'] != param_name
+        or len(state['base_values']) != len(warmup.base_values)
+    ):
+        raise ValueError(
+            f'{name} for {param_name} of {len(warmup.base_values)} '
+            'parameter groups cannot resume from the state of another '
+            'scheduler or optimizer. Keep param_scheduler, optim_wrapper '
+            'and model as they were when the checkpoint was saved.'
+        )
+    settings = sorted(own.keys() & state.keys() - warmup._PROGRESS)
+    settings.remove('base_values')
+    pairs = [(key, state[key], own[key]) for key in settings]
+    for both in dict.fromkeys(
+        zip(state['base_values'], warmup.base_values, strict=True)
+    ):
+        pairs.append((f'base {param_name}', *both))
+    changes = [
+        f'{what} is {theirs} (config: {ours})'
+        for what, theirs, ours in pairs
+        if theirs != ours
+    ]
+    if changes:
+        print_log(
+            f'{name} resumes with what the checkpoint says, not the '
+            f'config: {", ".join(changes)}. To train with the changed '
+            'config, start from the weights alone (load_from without '
+            'resume).',
+            logger='current',
+            level=logging.WARNING,
+        )
+
+
+class WarmupParamScheduler(_ParamScheduler):
+    """What all warm-ups share; their shapes are subclasses.
+
+    Contract:
+
+    - **Units.** ``begin`` and ``end`` count optimizer updates: calls of the
+      ``OptimWrapper``'s ``step``, one after every ``accumulative_counts``
+      iterations and one for what is left at the end of training, those that
+      a gradient scaler skips included. So a warm-up of 1000 updates lasts as
+      long on any hardware. With ``count='iters'`` they count iterations, as
+      MMEngine's schedulers do, and with ``by_epoch=True`` epochs. The Runner
+      calls :meth:`step` after every iteration (or epoch); nobody else does.
+    - **Values.** Update ``begin + t`` (counted from 0) uses the shape's value
+      at ``t`` of ``T = end - begin``, within ``2**-51`` of the larger end's
+      value. It stays the same during the iterations of one update.
+    - **Ends.** Before ``begin`` nothing is written. Update ``begin`` uses
+      the start value and update ``end`` the end value, both bit for bit.
+      Afterwards nothing is written. The start value is ``start_factor``
+      times the group's own value in the optimizer, and the end value is the
+      group's own value, so multipliers of parameter groups are kept.
+      ``start_value`` and ``end_value`` name them instead, the same for
+      every group; a group whose own value is 0 (frozen) stays at 0.
+    - **Other schedulers** that multiply the value before or during the
+      warm-up, as ``MultiStepLR`` does, keep their effect, in any order. A
+      factor that meets the value 0 would be lost: that is an error. Those
+      that set the value or add to it, as ``CosineRestartLR`` does, may run
+      before and after a warm-up; during it they are an error that names
+      both.
+    - **Resume** continues exactly, at any step, also where
+      ``accumulative_counts`` is not what it was: at the same update. The
+      checkpoint's settings and base values rule; where the config says
+      otherwise, the log warns.
+
+    Args:
+        optimizer (OptimWrapper or Optimizer): Optimizer, wrapped or not. The
+            Runner gives each wrapper of an ``OptimWrapperDict`` its own.
+        param_name (str): Key in the optimizer's ``param_groups``.
+        start_factor (float, optional): Factor of the group's value at
+            ``begin``, in [0, 1]. Defaults to None: 0.001 unless
+            ``start_value`` is given.
+        begin (int): First step of the warm-up. Defaults to 0.
+        end (int): Step that uses the end value. Required. (Runner fills a
+            missing ``end`` with the length of the whole training.)
+        by_epoch (bool): Whether to step once an epoch. For a warm-up given
+            in epochs that rises with every iteration, add
+            ``convert_to_iter_based=True`` in the config: it is then kept in
+            iterations. Defaults to False.
+        count (str): What ``begin`` and ``end`` count unless ``by_epoch``:
+            'updates' or 'iters'. Defaults to 'updates'.
+        start_value (float, optional): Value at ``begin``, instead of
+            ``start_factor``. Defaults to None.
+        end_value (float, optional): Value at ``end`` and after, with
+            ``start_value``. Defaults to None: the group's own.
+
+    Raises:
+        TypeError: For a number of steps that is not an int, or an optimizer
+            whose updates cannot be counted.
+        ValueError: For values that contradict each other or are out of
+            range.
     """
 
-    _LENGTHS = (*WarmupParamScheduler._LENGTHS, 'hold')
+    # Arguments that are lengths, which may be given in epochs.
+    _LENGTHS: tuple[str, ...] = ('begin', 'end')
+    _beside: Beside | None = None
+    # What changes from step to step; all other state comes from the config.
+    _PROGRESS = frozenset(
+        {'last_step', '_global_step', '_last_value', '_others_factor'}
+    )
 
     def __init__(
-        self, optimizer: OptimizerType, *args, hold: int, **kwargs
+        self,
+        optimizer: OptimizerType,
+        param_name: str,
+        start_factor: float | None = None,
+        begin: int = 0,
+        end: int = INF,
+        by_epoch: bool = False,
+        count: Literal['updates', 'iters'] = 'updates',
+        start_value: float | None = None,
+        end_value: float | None = None,
     ) -> None:
-        self.hold = hold
-        super().__init__(optimizer, *args, **kwargs)
-
-    def _check_arguments(self, begin: int, end: int) -> None:
-        super()._check_arguments(begin, end)
-        check_steps(hold=self.hold)
-        if not 0 < self.hold < end - begin:
+        if start_factor is None and start_value is None and end_value is None:
+            start_factor = 0.001
+        self.start_factor = start_factor
+        self.start_value = start_value
+        self.end_value = end_value
+        self.count = 'epochs' if by_epoch else count
+        if count not in ('updates', 'iters') or (
+            by_epoch and count == 'iters'
+        ):
             raise ValueError(
-                'the first of the two stages needs 0 < hold < end - begin, '
-                f'but got hold={self.hold}, begin={begin}, end={end}'
+                "count is 'updates' or 'iters', and with by_epoch=True is "
+                f'left out, but got count={count!r}, by_epoch={by_epoch}'
+            )
+        self._check_arguments(begin, end)
+        check_optimizer(optimizer, self.count)
+        # Per group, what other schedulers have multiplied the value by.
+        # None until begin, where it is first measured.
+        self._others_factor: list[float] | None = None
+        # Calls of optimizer.step seen. MMEngine's __init__ sets its count to
+        # -1 and then steps once, for step 0.
+        self._calls = -2
+        super().__init__(
+            optimizer, param_name, begin=begin, end=end, by_epoch=by_epoch
+        )
+        if end_value is not None and len(set(self.base_values) - {0}) > 1:
+            raise ValueError(
+                f'end_value={end_value} is one value for all parameter '
+                f'groups, but their own {param_name} differs: '
+                f'{sorted(set(self.base_values))}. Leave end_value out to '
+                'end at their own values.'
             )
 
-    def _shape(self, start, end, progress):
-        held = Fraction(self.hold, self.end - self.begin)
-        return shapes.two_stage(start, end, progress, held)
+    def _check_arguments(self, begin: int, end: int) -> None:
+        check_range(begin, end)
+        check_values(self.start_factor, self.start_value, self.end_value)
+
+    @classmethod
+    def build_iter_from_epoch(
+        cls,
+        *args,
+        by_epoch: bool = True,
+        epoch_length: int | None = None,
+        count: str = 'iters',
+        **kwargs,
+    ) -> WarmupParamScheduler:
+        """Build from epochs, as ``convert_to_iter_based=True`` asks for.
+
+        ``begin`` and ``end`` are epochs here; a part of one is rounded to
+        the nearest iteration. They are kept in iterations: an epoch need not
+        be a whole number of updates. The Runner gives ``epoch_length``.
+        """
+        if not by_epoch or count != 'iters':
+            raise ValueError(
+                'convert_to_iter_based=True turns epochs into iterations, '
+                f'but got by_epoch={by_epoch}, count={count!r}. Drop one of '
+                'the two.'
+            )
+        if not epoch_length or epoch_length < 1:
+            raise ValueError(
+                'epoch_length must be the number of iterations in an epoch, '
+                f'but got {epoch_length!r}'
+            )
+        for name in cls._LENGTHS:
+            if name in kwargs and kwargs[name] < INF:
+                kwargs[name] = round(kwargs[name] * epoch_length)
+        return cls(*args, by_epoch=False, count='iters', **kwargs)
+
+    def _shape(
+        self, start: Fraction, end: Fraction, progress: Fraction
+    ) -> Fraction:
+        """Value at ``0 < progress < 1``, where ``start != end``."""
+        raise NotImplementedError
+
+    def step(self) -> None:
+        """Count what was done and write the value for the next update.
+
+        MMEngine's own ``step`` counts calls, never writes at ``end``, and
+        warns if the optimizer has not stepped yet, which under gradient
+        accumulation is every time.
+        """
+        done = self._global_step
+        self._global_step += self._new_steps()
+        if self._global_step == done:
+            return
+        groups = self.optimizer.param_groups
+        if self.begin <= self._global_step and done < self.end:
+            if done >= 0:
+                self._check_others()
+            self.last_step = min(self._global_step, self.end) - self.begin
+            values = self._get_value()
+            for group, value in zip(groups, values, strict=True):
+                group[self.param_name] = value
+        self._last_value = [group[self.param_name] for group in groups]
+
+    def _check_others(self) -> None:
+        # Not earlier: all schedulers are built when the first one steps.
+        if self._beside is None:
+            self._beside = Beside(self)
+        self._beside.check(self)
+
+    def _new_steps(self) -> int:
+        """What was done since the last call, in the unit of ``begin``."""
+        if self.count != 'updates':
+            return 1
+        seen, self._calls = self._calls, self.optimizer._global_step
+        # It starts again from -1 when another scheduler is built.
+        return self._calls - (seen if seen <= self._calls else -1)
+
+    def _get_value(self) -> list[float]:
+        """Values of the groups at ``t = last_step``."""
+        self._others_factor = factors_of_others(self)
+        progress = Fraction(self.last_step, self.end - self.begin)
+        return [
+            float(self._own_value(base, progress)) * others
+            for base, others in zip(
+                self.base_values, self._others_factor, strict=True
+            )
+        ]
+
+    def _own_value(self, base: float, progress: Fraction) -> Fraction:
+        start, end = self._ends(Fraction(base))
+        # The ends by a special case, whatever the rounding of a shape.
+        if progress == 1 or start == end:
+            return end
+        return start if progress == 0 else self._shape(start, end, progress)
+
+    def _ends(self, base: Fraction) -> tuple[Fraction, Fraction]:
+        if self.start_factor is not None:
+            return base * Fraction(self.start_factor), base
+        if base == 0:
+            return base, base
+        end = base if self.end_value is None else Fraction(self.end_value)
+        return Fraction(self.start_value), end
+
+    def state_dict(self) -> dict:
+        """State in plain Python numbers, strings and lists of numbers."""
+        if self.begin <= self._global_step < self.end:
+            # A factor lost at the value 0 could not be told any more by who
+            # loads this.
+            factors_of_others(self)
+        state = super().state_dict()
+        # How often this process has called step is not how often training
+        # has.
+        del state['_calls']
+        state.pop('_beside', None)
+        return state | dict(
+            type=type(self).__name__,
+            found=[g[self.param_name] for g in self.optimizer.param_groups],
+        )
+
+    def load_state_dict(self, state_dict: dict) -> None:
+        """Continue from a checkpoint, whose settings and values rule.
+
+        Load the optimizer's state first, as the Runner does.
+
+        Raises:
+            ValueError: If it is the state of another kind of scheduler, or
+                of other parameter groups.
+        """
+        state = dict(state_dict)
+        check_state(self, state)
+        del state['type']
+        found = state.pop('found')
+        super().load_state_dict(state)
+        for group, value, written in zip(
+            self.optimizer.param_groups, found, self._last_value, strict=True
+        ):
+            # The optimizer may still hold what our __init__, or another's,
+            # wrote over the loaded value. One object for what is the same
+            # value: see factors_of_others.
+            group[self.param_name] = written if value == written else value
 
 
-@PARAM_SCHEDULERS.register_module()
-class PreciseTwoStageWarmup(
-    LRWarmupMixin, PreciseTwoStageWarmupParamScheduler
-):
-    """Hold the learning rate at a low value, then raise it linearly.
+class LRWarmupMixin:
+    """Makes a warm-up one of the learning rate."""
 
-    Contract and arguments: :class:`PreciseTwoStageWarmupParamScheduler`,
-    where ``param_name`` is a keyword and defaults to 'lr'. Made for data sets
-    of tiny objects, whose first updates are unstable at any larger rate.
-
-    Examples:
-        >>> # 500 updates at a hundredth, then 500 up to the learning rate
-        >>> dict(
-        ...     type='PreciseTwoStageWarmup',
-        ...     start_factor=0.01,
-        ...     hold=500,
-        ...     end=1000,
-        ... )
-    """
+    def __init__(
+        self, optimizer: OptimizerType, *args, param_name='lr', **kwargs
+    ) -> None:
+        super().__init__(optimizer, param_name, *args, **kwargs)
 
 
-@PARAM_SCHEDULERS.register_module()
-class PreciseTwoStageWarmupMomentum(
-    MomentumWarmupMixin, PreciseTwoStageWarmupParamScheduler
-):
-    """:class:`PreciseTwoStageWarmup` for momentum or Adam's beta_1."""
+class MomentumWarmupMixin(MomentumSchedulerMixin):
+    """Makes a warm-up one of SGD's momentum or of Adam's beta_1."""
+
+    def load_state_dict(self, state_dict: dict) -> None:
+        """As the warm-up's, Adam's betas included."""
+        super().load_state_dict(state_dict)
+        if self.use_betas:
+            for group in self.optimizer.param_groups:
+                group['betas'] = (group['momentum'], *group['betas'][1:])

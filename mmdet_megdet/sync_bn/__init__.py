@@ -7,9 +7,9 @@ from .convert import (
     report_batch_norm,
     revert_to_batch_norm,
 )
-from .module import MegDetSyncBN
+from .layer import MegDetSyncBN
+from .pooling import pool_running_stats
 from .resolve import bn_sizes, resolve_bn_groups
-from .running_stats import pool_running_stats
 
 __all__ = [
     'BatchNormReport',

@@ -9,7 +9,7 @@ from datetime import timedelta
 import torch
 import torch.distributed as dist
 
-from ..recipe.bn_groups import check_bn_size, ranks_per_group
+from ..recipe import check_bn_size, ranks_per_group
 from ..upstream.torch_names import outside_graphs
 
 __all__ = [

@@ -11,7 +11,7 @@ from torch import nn
 
 from . import kernels
 from .groups import bn_group, check_bn_size, ranks_per_group, world_size
-from .module import MegDetSyncBN
+from .layer import MegDetSyncBN
 
 
 def bn_sizes(

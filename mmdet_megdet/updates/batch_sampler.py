@@ -11,7 +11,7 @@ from mmengine.dataset import DefaultSampler
 from mmengine.registry import DATA_SAMPLERS
 from torch.utils.data import Sampler
 
-from ..runtime.config import ConfigError
+from ..errors import ConfigError
 from ..upstream.mmengine_names import is_cut_to_batches
 from .layout import epoch_layout
 

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from ..runtime.config import ConfigError
+from ..errors import ConfigError
 from .batch_sampler import EpochBatch
 from .seeds import generators_kept, seed_generators
 

@@ -15,8 +15,8 @@ from mmengine.runner.utils import calc_dynamic_intervals
 from torch import Tensor, nn
 from torch.utils.data import DataLoader
 
+from ..errors import ConfigError
 from ..recipe import BatchPlan
-from ..runtime.config import ConfigError
 from ..upstream.mmengine_names import count_skipped_update
 from .batch_sampler import UpdateBatchSampler
 from .image_streams import seed_by_image

@@ -8,7 +8,7 @@ from typing import TypedDict
 
 from mmengine.logging import print_log
 
-from ..runtime.config import ConfigError
+from ..errors import ConfigError
 
 
 class UpdateNote(TypedDict):

@@ -14,8 +14,8 @@ from mmdet.datasets import CocoDataset
 from mmdet_megdet import annotations
 from mmdet_megdet.annotations import configured, judge, kinds
 from mmdet_megdet.annotations.datasets import Reader
-from mmdet_megdet.runtime import DataError
-from mmdet_megdet.runtime.annotation_files import check_annotation_files
+from mmdet_megdet.errors import DataError
+from mmdet_megdet.faults.data import check_annotation_files
 from tests.annotations.configs import config_of, content_of, write
 
 

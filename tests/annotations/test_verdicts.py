@@ -21,9 +21,8 @@ from mmengine.registry import DATASETS, init_default_scope
 from mmengine.runner import BaseLoop
 
 from mmdet_megdet.annotations import judge
-from mmdet_megdet.hooks.data_check import _as_built
-from mmdet_megdet.runtime import DataError
-from mmdet_megdet.runtime.annotation_files import check_annotation_files
+from mmdet_megdet.errors import DataError
+from mmdet_megdet.faults.data import _as_built, check_annotation_files
 from tests.annotations.configs import (
     CLASSES,
     HEIGHT,
@@ -746,7 +745,7 @@ def test_off_reads_no_file(files, monkeypatch):
     write(root, train, dict(val, annotations=[]))
     cfg = config_of(root)
     monkeypatch.setattr(
-        'mmdet_megdet.runtime.annotation_files.judge',
+        'mmdet_megdet.faults.data.judge',
         lambda *_: pytest.fail('reads'),
     )
     assert check_annotation_files(cfg, mode='off') == []

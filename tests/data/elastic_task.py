@@ -11,7 +11,7 @@ import torch
 from mmengine.hooks import Hook
 from mmengine.registry import HOOKS
 
-from mmdet_megdet.hooks import PreemptionHook
+from mmdet_megdet.faults import PreemptionHook
 
 torch.set_default_dtype(torch.float64)
 print('starts with', os.environ.get('WORLD_SIZE'), flush=True)

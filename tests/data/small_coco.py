@@ -15,7 +15,7 @@ from typing import Any
 from mmdet.datasets import CocoDataset
 from mmengine.config import Config
 
-from mmdet_megdet.datasets import generate_shapes
+from mmdet_megdet.demo_data import generate_shapes
 
 _COUNT = itertools.count()
 

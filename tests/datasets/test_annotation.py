@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import array_shapes, arrays
 from pycocotools import mask as mask_utils
 
-from mmdet_megdet.datasets.annotation import annotate, polygons
+from mmdet_megdet.demo_data import annotate, polygons
 
 
 def decode(segmentation, shape):

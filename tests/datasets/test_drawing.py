@@ -2,9 +2,7 @@
 import cv2
 import numpy as np
 
-from mmdet_megdet.datasets.drawing import _texture, relight
-from mmdet_megdet.datasets.picture import make_picture
-from mmdet_megdet.datasets.scene import METAINFO
+from mmdet_megdet.demo_data import METAINFO, _texture, make_picture, relight
 
 SIZE = (96, 64)
 

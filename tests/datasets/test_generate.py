@@ -8,8 +8,13 @@ import pytest
 from pycocotools.coco import COCO
 from rich.console import Console
 
-from mmdet_megdet.datasets import CLASSES, METAINFO, generate, generate_shapes
-from mmdet_megdet.datasets.picture import make_picture
+from mmdet_megdet import demo_data as generate
+from mmdet_megdet.demo_data import (
+    CLASSES,
+    METAINFO,
+    generate_shapes,
+    make_picture,
+)
 
 SMALL = dict(train=18, val=6, size=(64, 48))
 

@@ -2,7 +2,7 @@
 import cv2
 import numpy as np
 
-from mmdet_megdet.datasets.picture import make_picture
+from mmdet_megdet.demo_data import make_picture
 
 SIZE = (96, 64)
 

@@ -3,7 +3,7 @@ import cv2
 import numpy as np
 import pytest
 
-from mmdet_megdet.datasets.scene import (
+from mmdet_megdet.demo_data import (
     CLASSES,
     METAINFO,
     MIN_VISIBLE,

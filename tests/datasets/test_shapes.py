@@ -5,7 +5,7 @@ import sys
 
 import pytest
 
-from mmdet_megdet.datasets.shapes import main
+from mmdet_megdet.demo_data import main
 
 
 def info(out, split):
@@ -14,7 +14,7 @@ def info(out, split):
 
 
 def test_module_runs_without_warnings(tmp_path):
-    command = [sys.executable, '-m', 'mmdet_megdet.datasets.shapes']
+    command = [sys.executable, '-m', 'mmdet_megdet.demo_data']
     command += [str(tmp_path / 'out'), '--train', '3', '--val', '2']
     done = subprocess.run(command, capture_output=True, text=True, timeout=90)
     assert done.returncode == 0

@@ -20,9 +20,9 @@ from mmengine.optim import AmpOptimWrapper, OptimWrapper
 from mmengine.registry import DATA_SAMPLERS, HOOKS, OPTIM_WRAPPERS
 from torch import nn
 
+from mmdet_megdet.errors import ConfigError
 from mmdet_megdet.hooks import BNStatsError, BNStatsMonitorHook
 from mmdet_megdet.monitor import Probe, decode, encode, gather, layer_rows
-from mmdet_megdet.runtime import ConfigError
 from mmdet_megdet.sync_bn import MegDetSyncBN, function
 from mmdet_megdet.sync_bn.kernels import plain
 from tests.data.bn_stack import (

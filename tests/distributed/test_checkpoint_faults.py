@@ -11,8 +11,8 @@ import time
 import pytest
 import torch
 
-from mmdet_megdet.runtime import latest_checkpoint
-from mmdet_megdet.runtime.checkpoint_files import is_whole
+from mmdet_megdet.faults import latest_checkpoint
+from mmdet_megdet.faults.checkpoint import is_whole
 from tests.distributed.faults import Run, assert_same_end, record, resume
 
 

@@ -16,7 +16,7 @@ import torch
 import torch.distributed as dist
 from mmengine.config import Config
 
-from mmdet_megdet.runtime import LaunchError
+from mmdet_megdet.errors import LaunchError
 from mmdet_megdet.sync_bn import function
 from mmdet_megdet.sync_bn.groups import bn_group
 from tests.distributed.ranks import run_ranks

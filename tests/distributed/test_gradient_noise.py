@@ -15,6 +15,7 @@ import torch.distributed as dist
 from mmengine.optim import OptimWrapper
 from torch.nn.parallel import DistributedDataParallel
 
+from mmdet_megdet.errors import ConfigError
 from mmdet_megdet.noise import (
     GradientMeter,
     ManyPiecesError,
@@ -22,7 +23,6 @@ from mmdet_megdet.noise import (
     parts_of,
     read_records,
 )
-from mmdet_megdet.runtime import ConfigError
 from tests.data.noise_run import noise_config, train_on_points
 from tests.data.noise_task import SIZES, MeanFinder, points
 from tests.distributed.ranks import run_ranks

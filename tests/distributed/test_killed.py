@@ -8,7 +8,7 @@ import time
 
 import pytest
 
-from mmdet_megdet.runtime import latest_checkpoint
+from mmdet_megdet.faults import latest_checkpoint
 from tests.distributed.faults import (
     TIMEOUT,
     Run,

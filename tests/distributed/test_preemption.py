@@ -9,7 +9,7 @@ import time
 import pytest
 import torch
 
-from mmdet_megdet.runtime import latest_checkpoint
+from mmdet_megdet.faults import latest_checkpoint
 from tests.distributed.faults import (
     Run,
     assert_same_end,

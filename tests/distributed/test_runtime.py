@@ -12,11 +12,8 @@ from mmengine.registry import MODEL_WRAPPERS
 from mmengine.runner import Runner
 from torch import nn
 
-from mmdet_megdet.runtime import (
-    CheckpointError,
-    MegDetDistributedDataParallel,
-    adapt_config,
-)
+from mmdet_megdet.errors import CheckpointError
+from mmdet_megdet.runtime import MegDetDistributedDataParallel, adapt_config
 from tests.distributed.ranks import run_ranks
 from tests.tools.command import ROOT, TINY_CONFIG, run
 from tools.train import check_same_start
@@ -135,7 +132,7 @@ PENDING = """
 import time
 import torch
 import torch.distributed as dist
-from mmdet_megdet.runtime.cli import run_tool
+from mmdet_megdet.cli import run_tool
 from mmdet_megdet.runtime.launch import init_distributed
 
 def main():

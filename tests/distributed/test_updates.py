@@ -18,7 +18,7 @@ from mmengine.hooks import EMAHook, Hook
 from mmengine.runner import Runner
 from torch.multiprocessing import ProcessExitedException
 
-from mmdet_megdet.datasets import generate_shapes
+from mmdet_megdet.demo_data import generate_shapes
 from mmdet_megdet.runtime import adapt_config
 from tests.data import mean_detector  # noqa: F401
 from tests.distributed.ranks import run_ranks

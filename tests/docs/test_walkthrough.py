@@ -17,7 +17,7 @@ import mmdet
 import mmengine
 import pytest
 
-from mmdet_megdet.datasets import generate_shapes
+from mmdet_megdet.demo_data import generate_shapes
 from tests.docs.markdown import PAGES, blocks
 from tests.tools.command import ROOT
 from tools import test as test_tool

@@ -16,8 +16,8 @@ from tensorboard.backend.event_processing.event_accumulator import (
 )
 from torch import nn
 
+from mmdet_megdet.errors import ConfigError
 from mmdet_megdet.hooks import BNStatsError, BNStatsMonitorHook
-from mmdet_megdet.runtime import ConfigError
 from tests.data.bn_stack import LAYERS, lines, stack_config, train_stack
 from tests.data.tiny_run import log_of
 

@@ -15,9 +15,9 @@ import torch
 from mmengine.hooks import Hook
 from mmengine.registry import HOOKS
 
+from mmdet_megdet.errors import ConfigError
 from mmdet_megdet.hooks import GradientNoiseHook
 from mmdet_megdet.noise import read_records
-from mmdet_megdet.runtime import ConfigError
 from mmdet_megdet.updates import SkipUpdate
 from tests.data.noise_run import curves_of, noise_config, train_on_points
 from tests.data.noise_task import DEVIATIONS, MEANS, SIZES

@@ -10,9 +10,9 @@ import pytest
 import torch
 from mmengine.registry import OPTIMIZERS
 
+from mmdet_megdet.errors import ConfigError
 from mmdet_megdet.hooks import GradientNoiseHook, ModuleVarianceHook
 from mmdet_megdet.hooks.module_variance import warmup_end
-from mmdet_megdet.runtime import ConfigError
 from tests.data.noise_run import curves_of, noise_config, train_on_points
 from tests.data.noise_task import SIZES
 from tests.hooks.test_total_batch import AmpOnCPU  # noqa: F401

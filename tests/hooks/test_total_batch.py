@@ -14,7 +14,8 @@ from mmengine.optim import AmpOptimWrapper, OptimWrapper, OptimWrapperDict
 from mmengine.registry import OPTIM_WRAPPER_CONSTRUCTORS, OPTIM_WRAPPERS
 from mmengine.runner import Runner
 
-from mmdet_megdet.runtime import ConfigError, adapt_config
+from mmdet_megdet.errors import ConfigError
+from mmdet_megdet.runtime import adapt_config
 from mmdet_megdet.sync_bn import MegDetSyncBN
 from tests.data.tiny_run import log_of, tiny_config, train_tiny
 

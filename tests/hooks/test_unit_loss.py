@@ -7,9 +7,9 @@ from mmdet.models.dense_heads import RetinaHead, RPNHead
 from mmengine.registry import DefaultScope
 from torch import nn
 
+from mmdet_megdet.errors import ConfigError
 from mmdet_megdet.hooks import UnitLossHook
 from mmdet_megdet.hooks.unit_loss import _adds_up_as_anchor_head
-from mmdet_megdet.runtime import ConfigError
 from mmdet_megdet.sync_bn import MegDetSyncBN
 
 HEAD = dict(num_classes=2, in_channels=4, feat_channels=32)

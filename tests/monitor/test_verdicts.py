@@ -10,9 +10,14 @@ import numpy as np
 import pytest
 
 from mmdet_megdet.monitor import Numbers, judge
-from mmdet_megdet.monitor.numbers import LAYER, RANK, majority
-from mmdet_megdet.monitor.summary import aggregates, summary
-from mmdet_megdet.monitor.table import forward_order, layer_rows, plan
+from mmdet_megdet.monitor.exchange import LAYER, RANK, majority
+from mmdet_megdet.monitor.table import (
+    aggregates,
+    forward_order,
+    layer_rows,
+    plan,
+    summary,
+)
 
 
 def healthy(ranks=4, kinds=('MegDetSyncBN',) * 3, images=2):

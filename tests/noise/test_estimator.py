@@ -9,12 +9,7 @@ import numpy as np
 import pytest
 from scipy.stats import t as student
 
-from mmdet_megdet.noise import (
-    Moments,
-    RunningNoise,
-    from_parts,
-    noise_scale,
-)
+from mmdet_megdet.noise import Moments, RunningNoise, from_parts, noise_scale
 
 
 def simulate(rng, updates, noise, batch=32, parts=8, size=300):

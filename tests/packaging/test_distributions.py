@@ -61,7 +61,7 @@ def installed(built, tmp_path_factory):
     folder = tmp_path_factory.mktemp('installed')
     python = make_environment(folder / 'env')
     pip_install(python, built.wheel)
-    generate = ('-m', 'mmdet_megdet.datasets.shapes', 'shapes')
+    generate = ('-m', 'mmdet_megdet.demo_data', 'shapes')
     run = folder / 'run'
     run.mkdir()
     check(python, *generate, '--train', '8', '--val', '2', cwd=run)

@@ -4,11 +4,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mmdet_megdet.recipe.bn_groups import (
-    divisors,
-    group_ranks,
-    nearest_bn_sizes,
-)
+from mmdet_megdet.recipe.plan import divisors, group_ranks, nearest_bn_sizes
 
 
 @given(st.integers(1, 5000))

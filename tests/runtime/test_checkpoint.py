@@ -13,12 +13,10 @@ from mmengine.logging import HistoryBuffer
 from mmengine.runner import checkpoint as upstream
 from mmengine.runner.checkpoint import CheckpointLoader
 
-from mmdet_megdet.runtime import (
-    CheckpointError,
-    checkpoint,
-    trust_checkpoints,
-)
-from mmdet_megdet.runtime.safe_globals import named_attribute
+from mmdet_megdet.errors import CheckpointError
+from mmdet_megdet.runtime import safe_loading as checkpoint
+from mmdet_megdet.runtime import trust_checkpoints
+from mmdet_megdet.runtime.safe_loading import named_attribute
 
 
 class Call:

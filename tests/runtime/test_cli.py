@@ -6,13 +6,13 @@ import os
 
 import pytest
 
-from mmdet_megdet.runtime import CheckpointError, ConfigError
-from mmdet_megdet.runtime.cli import (
+from mmdet_megdet.cli import (
     add_common_options,
     load_config,
     require_checkpoint,
     run_tool,
 )
+from mmdet_megdet.errors import CheckpointError, ConfigError
 
 
 @pytest.fixture

@@ -4,11 +4,8 @@ from __future__ import annotations
 import pytest
 from mmengine.config import Config
 
-from mmdet_megdet.runtime import (
-    ConfigError,
-    adapt_config,
-    check_auto_scale_lr,
-)
+from mmdet_megdet.errors import ConfigError
+from mmdet_megdet.runtime import adapt_config, check_auto_scale_lr
 
 OURS = 'MegDetDistributedDataParallel'
 STOCK = 'MMDistributedDataParallel'

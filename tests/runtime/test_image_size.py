@@ -15,13 +15,14 @@ import pytest
 from mmengine.dataset import Compose
 from PIL import Image
 
-from mmdet_megdet.runtime import DataError, image_size
+from mmdet_megdet.errors import DataError
+from mmdet_megdet.faults.data import CheckedPipeline, is_cut_off
+from mmdet_megdet.runtime import image_size
 from mmdet_megdet.runtime.image_size import (
     decoded_size,
     is_turned_in_place,
     size_when_decoded,
 )
-from mmdet_megdet.runtime.pictures import CheckedPipeline, is_cut_off
 
 # As PIL names them; OpenCV decodes all of them.
 FORMATS = ('JPEG', 'PNG', 'WEBP', 'TIFF', 'AVIF', 'JPEG2000', 'BMP', 'GIF')

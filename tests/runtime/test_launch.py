@@ -9,7 +9,8 @@ import pytest
 import torch
 import torch.distributed as dist
 
-from mmdet_megdet.runtime import LaunchError, init_distributed
+from mmdet_megdet.errors import LaunchError
+from mmdet_megdet.runtime import init_distributed
 from mmdet_megdet.runtime.launch import export_rank
 from tests.tools.command import environment
 

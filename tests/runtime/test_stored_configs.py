@@ -11,7 +11,8 @@ import torch
 from mmengine.config import Config, ConfigDict
 from mmengine.infer import BaseInferencer
 
-from mmdet_megdet.runtime import CheckpointError, trust_checkpoints
+from mmdet_megdet.errors import CheckpointError
+from mmdet_megdet.runtime import trust_checkpoints
 from tests.data.faults_run import train
 from tests.tools.command import TINY_CONFIG, TOOLS, run
 

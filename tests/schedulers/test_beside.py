@@ -10,7 +10,7 @@ import torch
 from mmengine.registry import PARAM_SCHEDULERS, init_default_scope
 
 import mmdet_megdet.schedulers  # noqa: F401  registers the warm-ups
-from mmdet_megdet.schedulers.beside import check_together
+from mmdet_megdet.schedulers.siblings import check_together
 
 BASES = [0.04, 0.07]
 WARMUP = dict(type='PreciseLinearWarmup', start_factor=0.01, begin=2, end=12)

@@ -14,7 +14,7 @@ import pytest
 import torch
 
 import mmdet_megdet  # noqa: F401  (checkpoints load safely)
-from mmdet_megdet.runtime import latest_checkpoint
+from mmdet_megdet.faults import latest_checkpoint
 from tests.distributed.faults import CONFIG, assert_same_end, diary
 from tests.slurm.cluster import client
 from tests.tools.command import TOOLS, environment, run

@@ -36,7 +36,7 @@ def test_the_commands_in_order(tmp_path):
     ]
     ranks = 'python -m torch.distributed.run --standalone --nproc-per-node=2'
     assert called == [
-        f'python -m mmdet_megdet.datasets.shapes {shapes}',
+        f'python -m mmdet_megdet.demo_data {shapes}',
         f'{ranks} tools/train.py --launcher pytorch {CONFIG} --work-dir '
         f'{work_dir}',
         f'{ranks} tools/test.py --launcher pytorch {CONFIG} '

@@ -9,7 +9,7 @@ import sys
 
 import pytest
 
-from mmdet_megdet.datasets.generate import generate_shapes
+from mmdet_megdet.demo_data import generate_shapes
 from tests.tools.command import ROOT, TOOLS, environment
 
 sys.path.insert(0, str(TOOLS))  # as for a script there

@@ -9,8 +9,8 @@ import pytest
 import torch
 from torch.distributed import run as torchrun
 
+from mmdet_megdet.errors import ConfigError
 from mmdet_megdet.recipe import MachinesError
-from mmdet_megdet.runtime import ConfigError
 from tests.tools.command import ROOT, TOOLS, run
 
 sys.path.insert(0, str(TOOLS))  # as for a script there

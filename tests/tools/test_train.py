@@ -9,7 +9,7 @@ import pytest
 import torch
 from mmengine.config import Config
 
-from mmdet_megdet.runtime import CheckpointError, ConfigError
+from mmdet_megdet.errors import CheckpointError, ConfigError
 from tests.tools.command import ROOT, TINY_CONFIG, TOOLS, run
 from tools import train
 

@@ -9,7 +9,7 @@ from mmengine.registry import init_default_scope
 from mmengine.runner import Runner
 from torch.utils.data import DataLoader, Dataset
 
-from mmdet_megdet.runtime import ConfigError
+from mmdet_megdet.errors import ConfigError
 from mmdet_megdet.updates import EpochBatch, UpdateBatchSampler, epoch_layout
 from mmdet_megdet.updates.batch_sampler import landscapes
 

@@ -14,8 +14,8 @@ from mmdet.utils import register_all_modules
 from mmengine.dataset import DefaultSampler, pseudo_collate
 from torch.utils.data import DataLoader
 
-from mmdet_megdet.datasets import generate_shapes
-from mmdet_megdet.runtime import ConfigError
+from mmdet_megdet.demo_data import generate_shapes
+from mmdet_megdet.errors import ConfigError
 from mmdet_megdet.updates import (
     EpochBatch,
     UpdateBatchSampler,

@@ -14,7 +14,8 @@ from mmengine.hooks import Hook
 from mmengine.registry import HOOKS
 from mmengine.runner import Runner
 
-from mmdet_megdet.runtime import ConfigError, adapt_config
+from mmdet_megdet.errors import ConfigError
+from mmdet_megdet.runtime import adapt_config
 from tests.data.tiny_run import log_of, train_tiny, update_config
 
 BY_UPDATE = dict(

@@ -15,8 +15,9 @@ from mmengine.registry import DATASETS, OPTIMIZERS, init_default_scope
 from mmengine.runner import EpochBasedTrainLoop, Runner
 from torch.utils.data import DataLoader, Dataset
 
+from mmdet_megdet.errors import ConfigError
 from mmdet_megdet.recipe import BatchPlan
-from mmdet_megdet.runtime.config import ConfigError, check_lr_scaling
+from mmdet_megdet.runtime.config import check_lr_scaling
 
 
 class Update(NamedTuple):

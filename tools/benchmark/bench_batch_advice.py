@@ -47,7 +47,9 @@ from mmdet.utils import register_all_modules
 from mmengine.config import Config
 from sync_or_local_runs import COMMON, CONFIGS, OVERRIDES, SIZE
 
-from mmdet_megdet.datasets import generate_shapes
+from mmdet_megdet.cli import build_runner
+from mmdet_megdet.demo_data import generate_shapes
+from mmdet_megdet.errors import NonFiniteLossError
 from mmdet_megdet.hooks import ModuleVarianceHook
 from mmdet_megdet.noise import (
     NoiseScale,
@@ -57,8 +59,6 @@ from mmdet_megdet.noise import (
     read_records,
     square_root_lr,
 )
-from mmdet_megdet.runtime import NonFiniteLossError
-from mmdet_megdet.runtime.cli import build_runner
 
 BASE = 8
 BATCHES = (32, 128)

@@ -30,7 +30,7 @@ import torch
 from bench_ranks import positive
 from mmengine.config import Config
 
-from mmdet_megdet.runtime.cli import build_runner
+from mmdet_megdet.cli import build_runner
 
 CONFIG = 'configs/megdet/bccd_r18_fpn.py'
 # The first updates of each kind warm caches and allocators up.

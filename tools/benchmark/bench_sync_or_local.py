@@ -57,7 +57,7 @@ from sync_or_local_runs import (
     Run,
 )
 
-from mmdet_megdet.datasets import generate_shapes
+from mmdet_megdet.demo_data import generate_shapes
 
 
 def prepare_data(args: argparse.Namespace) -> None:

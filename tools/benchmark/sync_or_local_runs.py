@@ -15,7 +15,7 @@ from bench_ranks import run_ranks
 from mmengine.config import Config
 from mmengine.dist import get_rank
 
-from mmdet_megdet.runtime.cli import build_runner
+from mmdet_megdet.cli import build_runner
 
 CONFIGS = Path(__file__).resolve().parents[2] / 'configs' / 'megdet'
 SIZE = (96, 96)

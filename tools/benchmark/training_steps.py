@@ -32,7 +32,7 @@ from rich.console import Console
 from rich.progress import track
 from rich.table import Table
 
-from mmdet_megdet.datasets.picture import make_picture
+from mmdet_megdet.demo_data import make_picture
 from mmdet_megdet.runtime import MegDetDistributedDataParallel
 
 ROOT = Path(__file__).resolve().parents[2]

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from mmdet_megdet.annotations import Judgement, Verdict
-from mmdet_megdet.runtime.annotation_files import Mode, is_refused, mode_of
+from mmdet_megdet.faults.data import Mode, is_refused, mode_of
 
 from .pictures import check_pictures
 from .report import Finding, failure, passed, warning

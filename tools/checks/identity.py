@@ -14,7 +14,7 @@ from typing import Any
 import torch
 
 from mmdet_megdet.annotations import configured
-from mmdet_megdet.runtime.same_run import settings, versions
+from mmdet_megdet.faults.same_run import settings, versions
 
 from .meeting import Meeting
 from .report import Finding, failure, passed, some, warning

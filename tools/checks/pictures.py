@@ -117,12 +117,12 @@ def _fault(
     path: Path, image: Listed, reader: Any, decode: bool
 ) -> tuple[str, str] | None:
     """What is wrong with an image: the kind, and its name with details."""
+    from mmdet_megdet.faults.data import is_cut_off, other_size
     from mmdet_megdet.runtime.image_size import (
         decoded_size,
         is_turned_in_place,
         size_when_decoded,
     )
-    from mmdet_megdet.runtime.pictures import is_cut_off, other_size
 
     missing, unreadable, size, turned = _REMEDIES
     name = f'{image.file} (id {image.key})'

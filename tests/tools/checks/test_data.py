@@ -10,7 +10,7 @@ from mmengine.config import Config
 from PIL import Image
 
 from mmdet_megdet.annotations import judge, training_epoch
-from mmdet_megdet.datasets.generate import generate_shapes
+from mmdet_megdet.demo_data import generate_shapes
 from tests.tools.checks.findings import levels
 from tests.tools.command import ROOT, TINY_CONFIG, TOOLS
 

@@ -1,0 +1,229 @@
+# Copyright (c) mmdet_megdet contributors. All rights reserved.
+"""What ``tools/train.py`` and ``tools/test.py`` have in common."""
+
+from __future__ import annotations
+
+import argparse
+import gc
+import os
+import sys
+import traceback
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import torch.distributed as dist
+from mmengine.config import Config, DictAction
+from mmengine.dist import is_main_process
+from mmengine.registry import RUNNERS
+from mmengine.runner import Runner
+from torch.distributed.elastic.multiprocessing.errors import (
+    get_error_handler,
+)
+
+from .errors import (
+    RANK_LOST_STATUS,
+    CheckpointError,
+    ConfigError,
+    DataError,
+    LaunchError,
+    NonFiniteLossError,
+    Preempted,
+)
+from .faults.data import check_annotation_files, data_check_of
+from .faults.rank_watch import is_collective_error
+from .faults.same_run import check_same_run
+from .runtime.config import adapt_config
+from .runtime.launch import init_distributed
+from .runtime.safe_loading import trust_checkpoints
+
+# Whose messages say all: no traceback.
+_TOLD = (
+    ConfigError,
+    CheckpointError,
+    DataError,
+    LaunchError,
+    NonFiniteLossError,
+)
+
+
+def add_common_options(parser: argparse.ArgumentParser) -> None:
+    """Adds the options that mmdet's train and test tools share, and ours.
+
+    Args:
+        parser (argparse.ArgumentParser): Parser of a tool that has its
+            positional arguments already.
+    """
+    parser.add_argument('--work-dir', help='folder for logs and results')
+    parser.add_argument(
+        '--cfg-options',
+        nargs='+',
+        action=DictAction,
+        help='settings that override the config, as key=value; lists as '
+        'key="[a,b]" or key=a,b, nested ones as key="[(a,b),(c,d)]", without '
+        'white space',
+    )
+    parser.add_argument(
+        '--launcher',
+        choices=['none', 'pytorch', 'slurm', 'mpi'],
+        default='none',
+        help='what started the processes of a distributed run',
+    )
+    parser.add_argument(
+        '--local_rank',
+        '--local-rank',
+        type=int,
+        default=0,
+        help='for launchers that do not set LOCAL_RANK',
+    )
+    parser.add_argument(
+        '--trust-checkpoint',
+        action='store_true',
+        help='unpickle whatever the checkpoints of this run hold; such a '
+        'file can run any code, so only for files whose origin you trust',
+    )
+
+
+def load_config(args: argparse.Namespace) -> Config:
+    """Reads the config and applies the common options.
+
+    The work folder is, in this order: ``--work-dir``, the config's
+    ``work_dir``, ``./work_dirs/<name of the config file>``.
+
+    Args:
+        args (argparse.Namespace): With ``config`` and the common options.
+
+    Returns:
+        Config: The config to run.
+
+    Raises:
+        ConfigError: If there is no such file.
+    """
+    if not Path(args.config).is_file():
+        raise ConfigError(f'there is no config file {args.config}')
+    if args.trust_checkpoint:
+        trust_checkpoints()
+    os.environ.setdefault('LOCAL_RANK', str(args.local_rank))
+    cfg = Config.fromfile(args.config)
+    cfg.launcher = args.launcher
+    if args.cfg_options is not None:
+        cfg.merge_from_dict(args.cfg_options)
+    if args.work_dir is not None:
+        cfg.work_dir = args.work_dir
+    elif cfg.get('work_dir') is None:
+        cfg.work_dir = str(Path('work_dirs', Path(args.config).stem))
+    return cfg
+
+
+def require_checkpoint(path: str) -> str:
+    """Checks that a checkpoint given on the command line is there.
+
+    Args:
+        path (str): Local path, or an address that MMEngine resolves.
+
+    Returns:
+        str: The same path.
+
+    Raises:
+        CheckpointError: If it is a local path without a file.
+    """
+    if '://' not in path and not Path(path).expanduser().is_file():
+        raise CheckpointError(f'there is no checkpoint {path}')
+    return path
+
+
+def join(cfg: Config) -> int:
+    """Joins the distributed run that the config and its launcher describe.
+
+    Args:
+        cfg (Config): As :func:`load_config` gives it.
+
+    Returns:
+        int: The world size; 1 without a launcher.
+    """
+    dist_cfg = cfg.get('env_cfg', {}).get('dist_cfg')
+    return init_distributed(cfg.launcher, dist_cfg)
+
+
+def judge_annotations(
+    cfg: Config, roles: Sequence[str] = ('train', 'val')
+) -> None:
+    """Judges the annotation files before anything is built; a collective.
+
+    What does not stop the run is printed, unless DataCheckHook will log it.
+
+    Args:
+        cfg (Config): As :func:`load_config` gives it, in the distributed run
+            that :func:`join` joined.
+        roles (Sequence[str]): For which of 'train', 'val' and 'test'.
+
+    Raises:
+        DataError: On every rank, if a file cannot be used, or would not be
+            used as is meant.
+    """
+    said = check_annotation_files(cfg, roles)
+    logged = 'train' in roles and data_check_of(cfg) is not None
+    if is_main_process() and not logged:
+        for verdict in said:
+            print(f'warning: {verdict.text} {verdict.remedy}', file=sys.stderr)
+
+
+def build_runner(cfg: Config) -> Runner:
+    """Builds the runner, in the distributed run that :func:`join` joined.
+
+    Args:
+        cfg (Config): As :func:`load_config` gives it.
+
+    Returns:
+        Runner: Ready to train or test.
+
+    Raises:
+        ConfigError: If ranks differ in config or versions, ahead of a model
+            that would differ.
+    """
+    check_same_run(cfg)
+    cfg = adapt_config(cfg)
+    if 'runner_type' in cfg:
+        return RUNNERS.build(cfg)
+    return Runner.from_cfg(cfg)
+
+
+def run_tool(main: Callable[[], None]) -> None:
+    """Runs a tool's main function and ends the process properly.
+
+    A user's mistake is printed as one message, anything else with its
+    traceback; the exit status is then 1, or 69 where the error may be the
+    consequence of another rank's end. torchrun's closing summary shows the
+    error too. After an error in a distributed run the process exits at
+    once: an orderly exit waits for collectives that are under way, which the
+    other ranks will never join, and the launcher ends those ranks only when
+    it sees this one gone. So it does when training was preempted, with the
+    status that says so.
+
+    Args:
+        main (Callable): The tool.
+    """
+    status = 1
+    try:
+        main()
+    except Preempted as stop:
+        status = stop.code
+    except _TOLD as error:
+        print(f'error: {error}', file=sys.stderr)
+        get_error_handler().record_exception(error)
+    except (Exception, KeyboardInterrupt) as error:
+        traceback.print_exc()
+        get_error_handler().record_exception(error)
+        if is_collective_error(error):
+            status = RANK_LOST_STATUS
+    else:
+        if dist.is_initialized():
+            # The runner and its model are in reference cycles and hold the
+            # process groups, whose threads must not outlive the interpreter.
+            gc.collect()
+            dist.destroy_process_group()
+        return
+    if not dist.is_initialized():
+        sys.exit(status)
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(status)

@@ -1,0 +1,460 @@
+# Copyright (c) mmdet_megdet contributors. All rights reserved.
+"""Pictures and annotations that are not what training takes them for."""
+
+from __future__ import annotations
+
+import logging
+import traceback
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any, Literal
+
+from mmengine.config import Config
+from mmengine.dataset import Compose
+from mmengine.dist import (
+    all_gather_object,
+    broadcast_object_list,
+    is_main_process,
+)
+from mmengine.hooks import Hook
+from mmengine.logging import print_log
+from mmengine.registry import HOOKS
+from mmengine.runner import BaseLoop, Runner
+from PIL import ImageFile, JpegImagePlugin, PngImagePlugin
+
+from ..annotations import Verdict, configured, judge, unreadable
+from ..errors import ConfigError, DataError
+from ..runtime.workers import hold_workers
+from .setup import check_setup
+
+# How files of these formats begin and end, and what decodes them strictly.
+# (Image.open refuses large images, which OpenCV decodes.)
+_FORMATS = (
+    (b'\xff\xd8', b'\xff\xd9', JpegImagePlugin.JpegImageFile),
+    (b'\x89PNG', b'IEND\xaeB`\x82', PngImagePlugin.PngImageFile),
+)
+
+
+class CheckedPipeline(Compose):
+    """A pipeline whose errors say which picture they come from.
+
+    OpenCV makes a grey rest of what is missing at a JPEG's end, and turns an
+    image as its EXIF entry says, after which its boxes lie elsewhere. Training
+    would go on with that; here it is an error.
+
+    Args:
+        pipeline (Compose): The pipeline; the same transforms are used.
+    """
+
+    def __init__(self, pipeline: Compose) -> None:
+        self.transforms = pipeline.transforms
+
+    def __call__(self, data: dict) -> dict | None:
+        """Load and transform; see :class:`Compose`.
+
+        Raises:
+            DataError: If that fails, the image's file is cut off, or the
+                image has another size than the annotation file says.
+        """
+        path, number = data.get('img_path'), data.get('img_id')
+        try:
+            if isinstance(path, str | Path) and is_cut_off(path):
+                size = Path(path).stat().st_size
+                raise EOFError(f'the file is cut off, after {size} bytes')
+            return self._transform(data)
+        except FileNotFoundError as error:
+            raise DataError(
+                f'image {number}: there is no file {error.filename or path}'
+                f'.{_REMEDY}'
+            ) from error
+        except Exception as error:
+            raise DataError(
+                f'image {number} ({path}): {type(error).__name__}: {error}'
+                f'.{_REMEDY}'
+            ) from error
+
+    def _transform(self, data: dict) -> dict | None:
+        """Apply the transforms, and look at what loading has made."""
+        said = data.get('width'), data.get('height')
+        # Some data sets do not know the sizes.
+        loaded = 'ori_shape' in data or not all(said)
+        for transform in self.transforms:
+            data = transform(data)
+            if data is None:
+                return None
+            if not loaded and 'ori_shape' in data:
+                loaded = True
+                height, width = data['ori_shape'][:2]
+                different = other_size((width, height), said)
+                if different is not None:
+                    raise ValueError(
+                        'its boxes would lie wrong, for its size, decoded and '
+                        f'in the annotation file, is {different}'
+                    )
+        return data
+
+
+def other_size(
+    actual: tuple[int, int], said: tuple[float, float]
+) -> str | None:
+    """Return how an image's size differs from its annotation file's.
+
+    Args:
+        actual (tuple[int, int]): Width and height, as decoded.
+        said (tuple[float, float]): As in the file.
+
+    Returns:
+        str, optional: None where they are the same.
+    """
+    if tuple(actual) == tuple(said):
+        return None
+    text = f'{actual[0]}x{actual[1]}, not {said[0]:g}x{said[1]:g}'
+    if tuple(actual[::-1]) == tuple(said):
+        text += ' (an EXIF orientation turns it, or the file has width and '
+        text += 'height exchanged)'
+    return text
+
+
+_REMEDY = (
+    ' Mend it, or remove it from the annotation file. tools/doctor.py CONFIG '
+    '--decode finds all such pictures.'
+)
+
+
+def is_cut_off(path: str | Path) -> bool:
+    """Whether a JPEG or PNG file on a disk ends too early.
+
+    Two short reads, if the file ends as the format says; only otherwise is
+    it decoded. (Some have more behind their end.)
+
+    Args:
+        path (str or Path): The picture. Of what is no local file, and of
+            other formats, nothing is said.
+
+    Returns:
+        bool: True only if it cannot be decoded to its end.
+    """
+    path = Path(path)
+    if not path.is_file():
+        return False
+    with path.open('rb') as file:
+        first = file.read(4)
+        file.seek(max(0, path.stat().st_size - 8))
+        last = file.read()
+    for begin, end, kind in _FORMATS:
+        if first.startswith(begin) and not last.endswith(end):
+            return not _decodes(path, kind)
+    return False
+
+
+def _decodes(path: Path, kind: type[ImageFile.ImageFile]) -> bool:
+    try:
+        with kind(path) as image:
+            image.load()
+    except Exception:
+        return False
+    return True
+
+
+def check_loading(dataset: Any) -> None:
+    """Makes a data set, or those in a wrapper, load by CheckedPipeline.
+
+    To be called before workers start; twice does no harm.
+
+    Args:
+        dataset (Dataset): As built from a config.
+    """
+    for one in innermost(dataset):
+        pipeline = getattr(one, 'pipeline', None)
+        if type(pipeline) is Compose:
+            one.pipeline = CheckedPipeline(pipeline)
+
+
+def innermost(dataset: Any) -> Iterator[Any]:
+    """The data sets inside wrappers such as RepeatDataset."""
+    # mmdet's MultiImageMixDataset calls it _dataset.
+    for name in ('datasets', 'dataset', '_dataset'):
+        inner = getattr(dataset, name, None)
+        if inner is not None:
+            for part in inner if isinstance(inner, list | tuple) else [inner]:
+                yield from innermost(part)
+            return
+    yield dataset
+
+
+Mode = Literal['raise', 'warn', 'off']
+
+# What was said of files in this process, by the files and their use: what a
+# tool has found, DataCheckHook need not look for again.
+_said: dict[tuple, list[Verdict]] = {}
+
+
+def mode_of(cfg: Config | dict) -> Mode:
+    """Return what a config's DataCheckHook does about annotations.
+
+    Args:
+        cfg (Config): The config.
+
+    Returns:
+        str: 'raise' where there is no such hook.
+    """
+    hook = data_check_of(cfg)
+    return 'raise' if hook is None else hook.get('annotations', 'raise')
+
+
+def data_check_of(cfg: Config | dict) -> dict | None:
+    """Return the settings of a config's DataCheckHook, if it has one."""
+    hooks = [
+        *(cfg.get('default_hooks') or {}).values(),
+        *(cfg.get('custom_hooks') or []),
+    ]
+    for hook in hooks:
+        kind = hook.get('type') if isinstance(hook, dict) else None
+        if 'DataCheckHook' in (kind, getattr(kind, '__name__', None)):
+            return hook
+    return None
+
+
+def is_refused(verdict: Verdict, mode: Mode) -> bool:
+    """Return whether training does not start with what was found.
+
+    Args:
+        verdict (Verdict): What was found.
+        mode (str): DataCheckHook's ``annotations``.
+    """
+    return verdict.level == 'broken' or (
+        verdict.level == 'misleading' and mode == 'raise'
+    )
+
+
+def check_annotation_files(
+    cfg: Config | dict,
+    roles: Sequence[str] = ('train', 'val'),
+    mode: Mode | None = None,
+) -> list[Verdict]:
+    """Judge the annotation files of a run; a collective.
+
+    Every rank looks whether the files are there; rank 0 reads them.
+
+    Args:
+        cfg (Config): This rank's config; the process group must exist.
+        roles (Sequence[str]): For which of 'train', 'val' and 'test'.
+        mode (str, optional): DataCheckHook's ``annotations``. Defaults to
+            that of the config's hook.
+
+    Returns:
+        list[Verdict]: What is to be told without stopping, the same on every
+        rank.
+
+    Raises:
+        DataError: On every rank, if a file cannot be used, or would not be
+            used as is meant.
+    """
+    mode = mode or mode_of(cfg)
+    _check_each_rank(cfg, roles)
+    if mode == 'off':
+        return []
+    said: list[Any] = [_judge(cfg, roles) if is_main_process() else None]
+    broadcast_object_list(said)
+    if isinstance(said[0], str):
+        raise RuntimeError(said[0])
+    refused = [v for v in said[0] if is_refused(v, mode)]
+    if refused:
+        raise DataError(refusal(refused))
+    return [v for v in said[0] if v.level != 'sound']
+
+
+def _check_each_rank(cfg: Config | dict, roles: Sequence[str]) -> None:
+    """Refuse what a rank sees without reading a file; a collective."""
+    try:
+        uses, evaluations, verdicts = configured(cfg, roles)
+        paths = dict.fromkeys(x.path for x in [*uses, *evaluations])
+        own = [f'{v.text} {v.remedy}' for v in verdicts if v.level == 'broken']
+        own += [reason for reason in map(unreadable, paths) if reason]
+    except Exception:
+        own = [traceback.format_exc()]
+    by_rank = [' '.join(reasons) for reasons in all_gather_object(own)]
+    if len(set(by_rank)) == 1:
+        faults = by_rank[:1]
+    else:
+        faults = [
+            f'rank {r}: {text}' for r, text in enumerate(by_rank) if text
+        ]
+    if any(faults):
+        raise DataError(' '.join(faults))
+
+
+def _judge(cfg: Config | dict, roles: Sequence[str]) -> list[Verdict] | str:
+    # Whatever happens on this rank, the others wait to be told.
+    try:
+        key = _key(cfg, roles)
+        if key not in _said:
+            _said[key] = judge(cfg, roles).verdicts
+        return _said[key]
+    except Exception:
+        return traceback.format_exc()
+
+
+def _key(cfg: Config | dict, roles: Sequence[str]) -> tuple:
+    uses, evaluations, _ = configured(cfg, roles)
+    parts: list[tuple] = [tuple(evaluation) for evaluation in evaluations]
+    for use in uses:
+        settings = [use.config.get(k) for k in ('filter_cfg', 'indices')]
+        settings.append(bool(use.config.get('test_mode')))
+        parts.append(
+            (use.role, use.path, use.classes, use.with_masks, repr(settings))
+        )
+    states = []
+    for path in dict.fromkeys(x.path for x in [*uses, *evaluations]):
+        state = Path(path).stat()
+        states.append((path, state.st_mtime_ns, state.st_size))
+    return tuple(roles), tuple(parts), tuple(states)
+
+
+def refusal(verdicts: Sequence[Verdict]) -> str:
+    """Return the message for what stops a run.
+
+    Args:
+        verdicts (Sequence[Verdict]): Why it stops.
+    """
+    text = ' '.join(f'{v.text} {v.remedy}'.strip() for v in verdicts)
+    if any(verdict.level == 'broken' for verdict in verdicts):
+        return text
+    return (
+        f'{text} Or say that it is on purpose: '
+        "default_hooks.data_check=dict(type='DataCheckHook', "
+        "annotations='warn')."
+    )
+
+
+@HOOKS.register_module()
+class DataCheckHook(Hook):
+    """Say which picture or annotation is at fault, instead of going on.
+
+    Contract:
+
+    - A picture that is missing, cut off, or fails in the pipeline for
+      whatever other reason raises
+      :class:`~mmdet_megdet.errors.DataError` with its id and its
+      path, on the rank that loads it. (OpenCV fills up a JPEG that is cut
+      off with grey, and says nothing that stops a training.) Of JPEG and PNG
+      on a disk the last bytes are read for it.
+    - An image whose size, as the pipeline decodes it, is not the annotation
+      file's raises it too: its boxes would lie wrong.
+    - Before training rank 0 judges the annotation files of training and
+      validation, evaluators' included, by
+      :func:`~mmdet_megdet.annotations.judge`. All ranks raise the same
+      DataError, with the file and the ids, for what mmdet or pycocotools
+      would stumble over, now or after an epoch, and for what they would take
+      for something else without a word: labels that mean another category
+      there, annotations of categories that ``metainfo.classes`` lacks, boxes
+      outside the image. What is only left out or clipped is told as a
+      warning.
+
+    ``tools/train.py`` judges by the same function before it builds anything,
+    and ``tools/doctor.py`` ahead of all, with the images too. Under another
+    program mmdet has built the data sets before any hook runs, and raises by
+    itself what it cannot read.
+
+    Args:
+        annotations (str): 'raise'; 'warn', which lets pass what would train
+            otherwise than it seems, such as categories left out on purpose;
+            or 'off', which does not read the files. Defaults to 'raise'.
+
+    Examples:
+        >>> default_hooks = dict(
+        ...     data_check=dict(type='DataCheckHook', annotations='warn'))
+    """
+
+    # Behind hooks that change a pipeline.
+    priority = 'LOW'
+
+    def __init__(
+        self, annotations: Literal['raise', 'warn', 'off'] = 'raise'
+    ) -> None:
+        if annotations not in ('raise', 'warn', 'off'):
+            raise ConfigError(
+                f"DataCheckHook: annotations={annotations!r} is not 'raise', "
+                "'warn' or 'off'."
+            )
+        self.annotations = annotations
+
+    def before_run(self, runner: Runner) -> None:
+        """Judge the annotation files, if this is a training; a collective."""
+        check_setup(runner)
+        hold_workers(runner)
+        # In val() and test() the Runner has not built it.
+        if self.annotations == 'off' or not isinstance(
+            runner._train_loop, BaseLoop
+        ):
+            return
+        for verdict in check_annotation_files(
+            _as_built(runner), mode=self.annotations
+        ):
+            print_log(
+                f'DataCheckHook: {verdict.text} {verdict.remedy}',
+                logger='current',
+                level=logging.WARNING,
+            )
+
+    def before_train_epoch(self, runner: Runner) -> None:
+        """Check what is loaded from now on."""
+        check_loading(runner.train_dataloader.dataset)
+
+    def before_train(self, runner: Runner) -> None:
+        """Check what is loaded, where training has no epochs."""
+        check_loading(runner.train_dataloader.dataset)
+
+    def before_val(self, runner: Runner) -> None:
+        """Check what validation loads."""
+        check_loading(runner.val_dataloader.dataset)
+
+    def before_test(self, runner: Runner) -> None:
+        """Check what testing loads."""
+        check_loading(runner.test_dataloader.dataset)
+
+
+def _as_built(runner: Runner) -> dict[str, Any]:
+    """Return a config of the data sets that a Runner has built.
+
+    The Runner may not have been built from a config.
+    """
+    cfg: dict[str, Any] = dict(default_scope=runner.default_scope.scope_name)
+    for role, loop in (
+        ('train', runner._train_loop),
+        ('val', runner._val_loop),
+    ):
+        if isinstance(loop, BaseLoop):
+            datasets = innermost(loop.dataloader.dataset)
+            cfg[f'{role}_dataloader'] = dict(
+                dataset=dict(datasets=[*map(_as_config, datasets)])
+            )
+            cfg[f'{role}_evaluator'] = runner.cfg.get(f'{role}_evaluator')
+    return cfg
+
+
+def _as_config(dataset: Any) -> dict:
+    """Return a built data set's part of a config."""
+    transforms = getattr(getattr(dataset, 'pipeline', None), 'transforms', ())
+    options = ('with_mask', 'color_type', 'imdecode_backend')
+    return dict(
+        type=type(dataset),
+        ann_file=getattr(dataset, 'ann_file', None),
+        metainfo=dict(classes=getattr(dataset, 'metainfo', {}).get('classes')),
+        data_prefix=dict(getattr(dataset, 'data_prefix', {})),
+        backend_args=getattr(dataset, 'backend_args', None),
+        filter_cfg=getattr(dataset, 'filter_cfg', None),
+        indices=getattr(dataset, '_indices', None),
+        test_mode=getattr(dataset, 'test_mode', False),
+        pipeline=[
+            dict(
+                type=type(step).__name__,
+                **{
+                    name: getattr(step, name)
+                    for name in options
+                    if hasattr(step, name)
+                },
+            )
+            for step in transforms
+        ],
+    )

@@ -1,0 +1,276 @@
+# Copyright (c) mmdet_megdet contributors. All rights reserved.
+"""A loss that is NaN or infinite: all ranks stop, or all skip the update."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+from typing import Any, Literal
+
+import torch
+import torch.distributed as dist
+from mmengine.dist import all_gather_object
+from mmengine.hooks import EMAHook, Hook
+from mmengine.logging import print_log
+from mmengine.registry import HOOKS
+from mmengine.runner import Runner
+from torch import Tensor, nn
+
+from ..errors import ConfigError, NonFiniteLossError
+from ..runtime.batch import image_names
+from ..sync_bn.groups import world_size
+from ..updates import SkipUpdate, UpdateTrainLoop
+from ..updates.place import place_of
+
+
+def named_losses(output: Any) -> dict[str, Tensor]:
+    """What MMEngine's ``BaseModel.parse_losses`` sums up.
+
+    Args:
+        output (Any): What a model returned in mode 'loss': a mapping of
+            tensors and lists of tensors, of which those with 'loss' in their
+            name count.
+
+    Returns:
+        dict[str, Tensor]: Scalars by name, ``name[i]`` in lists; empty where
+        the output is no mapping.
+    """
+    if not isinstance(output, Mapping):
+        return {}
+    found = {}
+    for name, value in output.items():
+        if 'loss' not in name:
+            continue
+        if isinstance(value, Tensor):
+            found[name] = value.detach().float().mean()
+            continue
+        for index, part in enumerate(value):
+            found[f'{name}[{index}]'] = part.detach().float().mean()
+    return found
+
+
+def not_finite(losses: Mapping[str, Tensor], device: torch.device) -> Tensor:
+    """Whether one of them, or their sum, is NaN or infinite.
+
+    Returns:
+        Tensor: int32 of shape (1,), 1 or 0, on the device; nothing waits
+        for it.
+    """
+    if not losses:
+        return torch.zeros(1, dtype=torch.int32, device=device)
+    total = torch.stack(list(losses.values())).sum()
+    return torch.isfinite(total).logical_not().int().reshape(1)
+
+
+def describe_not_finite(losses: Mapping[str, Tensor]) -> str:
+    """Names those that are NaN or infinite; empty where none is.
+
+    Waits for the device.
+    """
+    values = {name: float(loss) for name, loss in losses.items()}
+    values['the sum of losses'] = sum(values.values())
+    texts = [
+        f'{name} is {value:g}'
+        for name, value in values.items()
+        if not -_LARGEST <= value <= _LARGEST
+    ]
+    # The sum says something of its own only where all its parts are finite.
+    return ', '.join(texts[:-1] or texts)
+
+
+_LARGEST = torch.finfo(torch.float32).max
+
+
+# Under which the message hub, and so every checkpoint, counts.
+_SKIPPED = 'skipped_updates'
+
+
+@HOOKS.register_module()
+class FiniteLossHook(Hook):
+    """On a NaN or infinite loss, stop all ranks; or skip the update on all.
+
+    (mmdet's CheckInvalidLossHook looks every 50 iterations, after the update
+    that has spoilt the weights, and each rank at its own loss alone: one of
+    them ends, and the others wait for it.)
+
+    Contract:
+
+    - Every loss of every rank is looked at in every micro-step, between
+      forward and backward, and the ranks agree by an all-reduce of one
+      number. So the weights, the optimizer's state and the gradients never
+      see it.
+    - All ranks say the same: which loss is what, on which rank, in which
+      update and micro-step, with the ids of that rank's images.
+    - ``on_failure='raise'``: all of them raise
+      :class:`~mmdet_megdet.errors.NonFiniteLossError`.
+    - ``on_failure='skip'``: none of them makes the update, which needs
+      ``UpdateTrainLoop``. It is left out as a whole, since one of fewer
+      images would not be the batch that the recipe promises. Weights, the
+      optimizer's state, GradScaler's scale, the model's buffers
+      (BatchNorm's running statistics) and the EMA copy of an ``EMAHook``
+      stay as they were before it. It counts, for all schedulers alike.
+    - Skipped updates are counted over the whole training, resumed parts
+      included, shown in the log as ``skipped_updates``, and limited.
+
+    Gradients are not looked at: those that overflow in mixed precision are
+    GradScaler's business, as before.
+
+    Cost: the host waits for the forward's end in each micro-step, and an
+    all-reduce of 4 bytes in the group of all ranks that BatchNorm uses; with
+    ``on_failure='skip'`` a copy of the buffers too.
+
+    Args:
+        on_failure (str): 'raise' or 'skip'. Defaults to 'raise'.
+        max_skips (int): How many updates may be skipped before it raises
+            after all. Defaults to 10.
+
+    Raises:
+        ConfigError: Before training, if updates are to be skipped under
+            another loop.
+
+    Examples:
+        >>> default_hooks = dict(finite_loss=dict(
+        ...     type='FiniteLossHook', on_failure='skip', max_skips=5))
+    """
+
+    def __init__(
+        self,
+        on_failure: Literal['raise', 'skip'] = 'raise',
+        max_skips: int = 10,
+    ) -> None:
+        if on_failure not in ('raise', 'skip'):
+            raise ConfigError(
+                f"FiniteLossHook: on_failure={on_failure!r} is neither 'raise'"
+                " nor 'skip'."
+            )
+        if type(max_skips) is not int or max_skips < 1:
+            raise ConfigError(
+                f'FiniteLossHook: max_skips={max_skips!r} is not a positive '
+                'number of updates.'
+            )
+        self.on_failure = on_failure
+        self.max_skips = max_skips
+        self._handle = None
+
+    def before_train(self, runner: Runner) -> None:
+        """Begin to look."""
+        self._runner = runner
+        self._device = next(runner.model.parameters()).device
+        if self.on_failure == 'skip' and not isinstance(
+            runner.train_loop, UpdateTrainLoop
+        ):
+            raise ConfigError(
+                "FiniteLossHook: on_failure='skip' leaves out an update, and "
+                f'{type(runner.train_loop).__name__} knows micro-batches. Set '
+                "train_cfg.type='UpdateTrainLoop' and train_dataloader."
+                "batch_sampler=dict(type='UpdateBatchSampler'), or use "
+                "on_failure='raise'."
+            )
+        self._handle = runner.model.register_forward_hook(self._check)
+
+    def before_train_iter(
+        self, runner: Runner, batch_idx: int, data_batch: Any = None
+    ) -> None:
+        """Keep what may have to be named, or put back."""
+        self._batch_idx, self._step, self._batch = batch_idx, 0, data_batch
+        self._restore_ema()
+        if self.on_failure == 'skip':
+            self._buffers = [b.clone() for b in runner.model.buffers()]
+
+    def before_micro_step(
+        self, runner: Runner, index: int, data_batch: Any
+    ) -> None:
+        """Keep what may have to be named."""
+        self._step, self._batch = index, data_batch
+
+    def after_train_iter(self, runner: Runner, *args, **kwargs) -> None:
+        """Let go of the batch."""
+        self._batch = None
+
+    def after_train(self, runner: Runner) -> None:
+        """End."""
+        self._stop()
+
+    def on_error(self, runner: Runner, error: Exception) -> None:
+        """End."""
+        self._stop()
+
+    def _stop(self) -> None:
+        if self._handle is None:
+            return
+        self._handle.remove()
+        self._handle = None
+        self._restore_ema()
+
+    def _check(self, model: nn.Module, _: Any, output: Any) -> None:
+        """Between forward and backward; a collective."""
+        if not model.training:
+            return
+        losses = named_losses(output)
+        flag = not_finite(losses, self._device)
+        if world_size() > 1:
+            # On the default group: no gradients travel yet.
+            dist.all_reduce(flag, dist.ReduceOp.MAX)
+        if not flag.item():
+            return
+        text = self._describe(losses)
+        if self.on_failure == 'raise':
+            raise NonFiniteLossError(
+                f'{text} No weight has seen it. If it is these images, look '
+                'at their annotations; if it comes early, at the learning '
+                'rate and the warm-up. '
+                "default_hooks.finite_loss.on_failure='skip' leaves such "
+                'updates out.'
+            )
+        self._skip(text)
+
+    def _describe(self, losses: dict[str, Tensor]) -> str:
+        """What is wrong on which ranks, the same on all; a collective."""
+        own = describe_not_finite(losses), image_names(self._batch)
+        found = [
+            f'{wrong} on rank {rank}, with '
+            + (f'images {", ".join(images)}' if images else 'unnamed images')
+            for rank, (wrong, images) in enumerate(all_gather_object(own))
+            if wrong
+        ]
+        place = place_of(self._runner, self._batch_idx, self._step)
+        return f'FiniteLossHook: in {place}: {"; ".join(found)}.'
+
+    def _skip(self, text: str) -> None:
+        hub = self._runner.message_hub
+        skipped = hub.get_info(_SKIPPED, 0) + 1
+        if skipped > self.max_skips:
+            raise NonFiniteLossError(
+                f'{text} {self.max_skips} updates of this training have '
+                'been skipped already, which is the limit (max_skips). '
+                'Look for the cause.'
+            )
+        hub.update_info(_SKIPPED, skipped)
+        hub.update_scalar(f'train/{_SKIPPED}', skipped, resumed=False)
+        buffers = self._runner.model.buffers()
+        for buffer, before in zip(buffers, self._buffers, strict=True):
+            buffer.copy_(before)
+        for ema_model in self._ema_models():
+            ema_model.update_parameters = _leave_out
+        print_log(
+            f'{text} The update is skipped, number {skipped} of at most '
+            f'{self.max_skips}.',
+            logger='current',
+            level=logging.WARNING,
+        )
+        raise SkipUpdate
+
+    def _ema_models(self) -> list[nn.Module]:
+        return [
+            hook.ema_model
+            for hook in self._runner.hooks
+            if isinstance(hook, EMAHook)
+        ]
+
+    def _restore_ema(self) -> None:
+        for ema_model in self._ema_models():
+            vars(ema_model).pop('update_parameters', None)
+
+
+def _leave_out(model: nn.Module) -> None:
+    """In the place of an averaged model's ``update_parameters``."""

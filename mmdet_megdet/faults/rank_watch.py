@@ -1,0 +1,438 @@
+# Copyright (c) mmdet_megdet contributors. All rights reserved.
+"""Says which rank is gone, and where each of them was."""
+
+from __future__ import annotations
+
+import json
+import os
+import threading
+import time
+from collections.abc import Callable, Iterable
+from contextlib import suppress
+from dataclasses import asdict, dataclass, replace
+from datetime import timedelta
+
+import torch.distributed as dist
+from mmengine.device import get_device
+from mmengine.hooks import Hook
+from mmengine.optim import OptimWrapperDict
+from mmengine.registry import HOOKS
+from mmengine.runner import IterBasedTrainLoop, Runner
+from torch import device, nn
+from torch.distributed import group
+from torch.distributed.distributed_c10d import _get_default_store
+from torch.optim import Optimizer
+
+from ..errors import RANK_LOST_STATUS
+from ..sync_bn.groups import group_timeout
+from ..updates import UpdateTrainLoop
+from ..updates.place import place_of
+
+_PREFIX = 'megdet_rank_watch'
+_LONGEST_SILENCE = 15.0  # seconds; a busy machine is silent for some
+_COLLECTIVE_ERRORS = ('gloo', 'NCCL', 'Connection', 'Timed out', 'timed out')
+
+
+@dataclass(frozen=True)
+class Beat:
+    """What a rank says of itself.
+
+    Attributes:
+        number (int): Of this sign of life; it grows while the rank lives.
+        place (str): Where it is, in words.
+        error (str): With which it ends; empty while it does not.
+        follows (bool): Whether that error is one of a collective, and so
+            perhaps the consequence of another rank's end.
+        finished (bool): Whether it is done.
+    """
+
+    number: int = 0
+    place: str = 'before training'
+    error: str = ''
+    follows: bool = False
+    finished: bool = False
+
+
+@dataclass(frozen=True)
+class Sight:
+    """A rank as another one sees it.
+
+    Attributes:
+        beat (Beat): The latest one.
+        gone (bool): Whether it has been the latest for too long.
+    """
+
+    beat: Beat
+    gone: bool
+
+
+class RankWatch:
+    """Tells where this rank is, and looks for the others when it must.
+
+    While training goes on a rank only writes, some 150 bytes when it gets to
+    another place, and every few seconds. It reads the others' when it has
+    been at the same place for long, when it fails, or when it has been asked
+    to end.
+
+    A rank counts as gone when it has given no sign of life for a fifth of the
+    timeout, at most 15 seconds. (So that at half of the timeout it is known.)
+
+    Args:
+        rank (int): This process.
+        world_size (int): Number of ranks.
+        timeout (float): Seconds after which the run's collectives give up.
+        log (Callable): Takes a line for the log.
+    """
+
+    def __init__(
+        self,
+        rank: int,
+        world_size: int,
+        timeout: float,
+        log: Callable[[str], None],
+    ) -> None:
+        self.rank = rank
+        self.world_size = world_size
+        self.timeout = timeout
+        self.patience = min(timeout / 5, _LONGEST_SILENCE)
+        self.period = self.patience / 5
+        # Asked for an end. With a rank gone, training cannot come to the
+        # place where ranks agree on it.
+        self.asked_to_end: Callable[[], bool] = lambda: False
+        self._log = log
+        self._beat = Beat()
+        self._place = self._beat.place
+        self._since = time.monotonic()
+        self._changed: dict[int, tuple[int, float]] = {}
+        self._news = threading.Event()
+        self._ended = False
+        self._thread: threading.Thread | None = None
+
+    def start(self) -> None:
+        """Begin; a collective, after which all ranks can be read."""
+        if self.world_size == 1:
+            return
+        # A connection of its own: a wait in the other one would block it.
+        store = _get_default_store().clone()
+        store.set_timeout(timedelta(seconds=self.patience))
+        self._store = dist.PrefixStore(_PREFIX, store)
+        self._tell()
+        dist.barrier()
+        self._thread = threading.Thread(target=self._run, daemon=True)
+        self._thread.start()
+
+    def at(self, place: str) -> None:
+        """Say where this rank is now, in words; the thread passes it on."""
+        self._place = place
+        self._since = time.monotonic()
+        self._news.set()
+
+    def stop(self) -> None:
+        """End; the others do not take this rank for gone."""
+        self._beat = replace(self._beat, finished=True)
+        if self._end_thread():
+            self._tell()
+
+    def fail(self, error: BaseException) -> None:
+        """Say that this rank ends with an error, and how the others are.
+
+        Where the error is one of a collective it waits until it knows which
+        rank is gone, for as long as that takes to tell.
+        """
+        follows = is_collective_error(error)
+        summary = f'{type(error).__name__}: {_first_line(error)}'
+        self._beat = replace(self._beat, error=summary, follows=follows)
+        self._log(
+            f'rank {self.rank} of {self.world_size} fails in '
+            f'{self._place}: {summary}'
+        )
+        if not self._end_thread():
+            return
+        self._tell()
+        until = time.monotonic() + self.patience + 2 * self.period
+        sights = self._look()
+        while follows and not _cause(sights) and time.monotonic() < until:
+            time.sleep(self.period)
+            self._tell()
+            sights = self._look()
+        if follows:
+            self._log(self._describe(sights))
+
+    def _run(self) -> None:
+        reported_at = None
+        while True:
+            self._news.wait(self.period)
+            self._news.clear()
+            if self._ended:
+                return
+            self._tell()
+            since, place = self._since, self._place
+            stood = time.monotonic() - since
+            asked = self.asked_to_end()
+            if not asked and stood < self.patience:
+                continue
+            sights = self._look()
+            if asked and _cause(sights):
+                self._log(
+                    f'rank {self.rank} got SIGTERM and ends without a '
+                    f'checkpoint, in {place}: not all ranks are there to '
+                    f'agree on one. {self._describe(sights)}'
+                )
+                os._exit(RANK_LOST_STATUS)
+            if stood >= self.timeout / 2 and reported_at != since:
+                reported_at = since
+                self._log(
+                    f'rank {self.rank} has been in {place} for {stood:.0f} '
+                    f'of {self.timeout:.0f} s (env_cfg.dist_cfg.timeout). '
+                    f'{self._describe(sights)}'
+                )
+
+    def _end_thread(self) -> bool:
+        """Whether there was one."""
+        if self._thread is None or self._ended:
+            return False
+        self._ended = True
+        self._news.set()
+        self._thread.join(2 * self.patience)
+        return True
+
+    def _tell(self) -> None:
+        self._beat = replace(
+            self._beat, number=self._beat.number + 1, place=self._place
+        )
+        # Whoever holds the store may be gone; then so are all signs of life.
+        with suppress(RuntimeError):
+            self._store.set(str(self.rank), json.dumps(asdict(self._beat)))
+
+    def _look(self) -> dict[int, Sight] | None:
+        """The other ranks; None if the store does not answer."""
+        now, sights = time.monotonic(), {}
+        for rank in range(self.world_size):
+            if rank == self.rank:
+                continue
+            try:
+                beat = Beat(**json.loads(self._store.get(str(rank))))
+            except RuntimeError:
+                return None
+            number, changed = self._changed.get(rank, (None, now))
+            if number != beat.number:
+                changed = now
+                self._changed[rank] = beat.number, now
+            silent = now - changed >= self.patience
+            sights[rank] = Sight(beat, silent and not beat.finished)
+        return sights
+
+    def _describe(self, sights: dict[int, Sight] | None) -> str:
+        if sights is None:
+            holder = (
+                'torchrun' if 'TORCHELASTIC_RUN_ID' in os.environ else 'rank 0'
+            )
+            return (
+                f'The store of {holder}, in which the ranks tell where they '
+                f'are, does not answer: {holder} is gone, stopped or cut off.'
+            )
+        ranks_at: dict[tuple[bool, str], list[int]] = {}
+        for rank, sight in sights.items():
+            well = not sight.gone and not sight.beat.error
+            ranks_at.setdefault((well, _in_words(sight)), []).append(rank)
+        # Those that are gone or have failed first.
+        return '; '.join(
+            f'{_ranks(ranks)}: {words}'
+            for (_, words), ranks in sorted(
+                ranks_at.items(), key=lambda item: item[0][0]
+            )
+        )
+
+
+def _cause(sights: dict[int, Sight] | None) -> bool:
+    """Whether a rank is to be seen whose end explains that of the others."""
+    return sights is None or any(
+        s.gone or (s.beat.error and not s.beat.follows)
+        for s in sights.values()
+    )
+
+
+def _in_words(sight: Sight) -> str:
+    beat = sight.beat
+    if beat.error:
+        return f'failed in {beat.place}: {beat.error}'
+    if sight.gone:
+        return (
+            'no sign of life (killed, stopped or cut off), last heard of in '
+            f'{beat.place}'
+        )
+    return 'done' if beat.finished else f'in {beat.place}'
+
+
+def is_collective_error(error: BaseException) -> bool:
+    """Whether an error is perhaps the consequence of another rank's end."""
+    return isinstance(error, dist.DistError) or (
+        isinstance(error, RuntimeError)
+        and any(word in str(error) for word in _COLLECTIVE_ERRORS)
+    )
+
+
+def _first_line(error: BaseException) -> str:
+    line = (str(error).strip().splitlines() or [''])[0]
+    return line if len(line) <= 200 else line[:200] + ' ...'
+
+
+def _ranks(ranks: Iterable[int]) -> str:
+    """'rank 3', or 'ranks 0-2, 5'."""
+    runs: list[list[int]] = []
+    for rank in ranks:
+        if runs and runs[-1][1] == rank - 1:
+            runs[-1][1] = rank
+        else:
+            runs.append([rank, rank])
+    text = ', '.join(f'{a}' if a == b else f'{a}-{b}' for a, b in runs)
+    return f'rank {text}' if text.isdecimal() else f'ranks {text}'
+
+
+_TORCH_TIMEOUT = 1800.0  # gloo's, where the group does not tell its own
+
+
+@HOOKS.register_module()
+class RankWatchHook(Hook):
+    """When ranks stop moving, let every log say which rank and in which step.
+
+    Contract:
+
+    - Each rank tells in the store by which the ranks met where it is: epoch,
+      update, micro-step, and whether it loads data, is in forward, in
+      backward, in the optimizer's step or in validation. (With GPUs that is
+      the host's place; the device may be behind.)
+    - A rank that has not moved for half of the collectives' timeout
+      (``env_cfg.dist_cfg.timeout``) logs where it waits, which ranks give no
+      sign of life and where they were last, and where the others are. It does
+      not need the collective to return, and so speaks ahead of NCCL's
+      watchdog, which ends the process.
+    - A rank that fails logs where. If the error is one of a collective it
+      also names the rank that is gone, or that failed before it. (This needs
+      ``train_cfg.type='UpdateTrainLoop'``.)
+    - It does not end a rank; the timeout does.
+
+    A rank counts as gone when it gives no sign of life for a fifth of the
+    timeout, at most 15 s. In ordinary training the hook costs a few writes of
+    some 150 bytes to the store in an iteration, from a thread of its own.
+
+    Examples:
+        >>> default_hooks = dict(rank_watch=dict(type='RankWatchHook'))
+    """
+
+    # Behind other hooks, whose work counts for the step ahead of it; ahead of
+    # PreemptionHook, which is 'LOWEST' and asks for the watch.
+    priority = 95
+
+    watch: RankWatch | None = None
+
+    def before_train(self, runner: Runner) -> None:
+        """Begin to watch; a collective."""
+        self._runner = runner
+        self._batch = self._step = 0
+        self.watch = RankWatch(
+            runner.rank, runner.world_size, _timeout(), runner.logger.error
+        )
+        self.watch.start()
+        self._handles = [runner.model.register_forward_hook(self._forwarded)]
+        for optimizer in _optimizers(runner):
+            self._handles += [
+                optimizer.register_step_pre_hook(self._stepping),
+                optimizer.register_step_post_hook(self._stepped),
+            ]
+
+    def before_train_epoch(self, runner: Runner) -> None:
+        """Note the place."""
+        # Elsewhere than at its beginning an epoch goes on by these loops.
+        loop = runner.train_loop
+        if isinstance(loop, IterBasedTrainLoop):
+            self._batch = loop.iter
+        elif isinstance(loop, UpdateTrainLoop):
+            self._batch = loop.iter - loop.epoch_began
+        self._in_iteration('loading data')
+
+    def before_train_iter(
+        self, runner: Runner, batch_idx: int, data_batch: object = None
+    ) -> None:
+        """Note the place."""
+        self._batch = batch_idx
+        self._in_iteration('forward')
+
+    def before_micro_step(self, runner: Runner, index: int, **_) -> None:
+        """Note the place."""
+        self._step = index
+        self._in_iteration('forward')
+
+    def after_micro_step(self, runner: Runner, index: int, **_) -> None:
+        """Note the place."""
+        if index + 1 < runner.train_loop.plan.accumulation:
+            self._step = index + 1
+            self._in_iteration('loading data')
+
+    def after_train_iter(self, runner: Runner, batch_idx: int, **_) -> None:
+        """Note the place."""
+        self._batch, self._step = batch_idx + 1, 0
+        self._in_iteration('loading data')
+
+    def after_train_epoch(self, runner: Runner) -> None:
+        """Note the place."""
+        self._batch = 0
+        self._at(f'between epochs {runner.epoch + 1} and {runner.epoch + 2}')
+
+    def before_val_iter(
+        self, runner: Runner, batch_idx: int, data_batch: object = None
+    ) -> None:
+        """Note the place."""
+        self._at(
+            f'validation after iteration {runner.iter}, batch '
+            f'{batch_idx + 1} of {len(runner.val_dataloader)}'
+        )
+
+    def after_val_iter(self, runner: Runner, batch_idx: int, **_) -> None:
+        """Note the place: after the last batch the metrics come."""
+        if batch_idx + 1 == len(runner.val_dataloader):
+            self._at(f'validation after iteration {runner.iter}, its metrics')
+
+    def after_train(self, runner: Runner) -> None:
+        """End the watch."""
+        for handle in self._handles:
+            handle.remove()
+        self.watch.stop()
+
+    def on_error(self, runner: Runner, error: Exception) -> None:
+        """Tell where this rank fails, and because of whom."""
+        if self.watch is not None:
+            self.watch.fail(error)
+
+    def _forwarded(self, model: nn.Module, *_: object) -> None:
+        if model.training:
+            self._in_iteration('backward')
+
+    def _stepping(self, optimizer: Optimizer, *_: object) -> None:
+        self._in_iteration("the optimizer's step")
+
+    def _stepped(self, optimizer: Optimizer, *_: object) -> None:
+        self._in_iteration('hooks after the step')
+
+    def _in_iteration(self, phase: str) -> None:
+        place = place_of(self._runner, self._batch, self._step)
+        self._at(f'{place} ({phase})')
+
+    def _at(self, place: str) -> None:
+        # Validation may come without training.
+        if self.watch is not None:
+            self.watch.at(place)
+
+
+def _timeout() -> float:
+    if group.WORLD is None:
+        return _TORCH_TIMEOUT
+    timeout = group_timeout(group.WORLD, device(get_device()))
+    return _TORCH_TIMEOUT if timeout is None else timeout.total_seconds()
+
+
+def _optimizers(runner: Runner) -> list[Optimizer]:
+    wrapper = runner.optim_wrapper
+    if isinstance(wrapper, OptimWrapperDict):
+        return [one.optimizer for one in wrapper.values()]
+    return [wrapper.optimizer]

@@ -1,0 +1,195 @@
+# Copyright (c) mmdet_megdet contributors. All rights reserved.
+"""What the restart of an elastic job has lost."""
+
+from __future__ import annotations
+
+import ctypes
+import logging
+import os
+import signal
+from collections.abc import Collection
+from pathlib import Path
+from typing import Any
+
+from mmengine.config import Config
+from mmengine.dist import master_only
+from mmengine.hooks import Hook
+from mmengine.logging import print_log
+from mmengine.registry import HOOKS
+from mmengine.runner import Runner
+
+from ..errors import RANK_LOST_STATUS, REQUEUE_STATUS, ConfigError
+from ..recipe import most_images
+
+_AGENT = 'MEGDET_ELASTIC_AGENT'
+_PR_SET_PDEATHSIG = 1  # of Linux
+
+
+def announce_agent() -> None:
+    """Tell the processes that this one starts that it is their agent."""
+    os.environ[_AGENT] = str(os.getpid())
+
+
+def is_elastic() -> bool:
+    """Return whether an elastic job's agent has started this process."""
+    return _AGENT in os.environ
+
+
+def end_with_agent() -> None:
+    """Let SIGTERM come to this process when its agent is gone.
+
+    torchrun starts its processes in sessions of their own, where they outlive
+    it. After SIGTERM all ranks stop with a checkpoint (``PreemptionHook``).
+    Without an elastic job's agent this does nothing.
+    """
+    if not is_elastic():
+        return
+    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
+    if os.getppid() != int(os.environ[_AGENT]):
+        # It was gone before.
+        os.kill(os.getpid(), signal.SIGTERM)
+
+
+def would_fail_again(statuses: Collection[int]) -> bool:
+    """Return whether processes ended by themselves for good.
+
+    Args:
+        statuses (Collection[int]): Of a machine's processes that did not end
+            well. A signal's is negative; it comes from outside.
+    """
+    passing = {RANK_LOST_STATUS, REQUEUE_STATUS}
+    return any(status > 0 and status not in passing for status in statuses)
+
+
+def planned_batch(cfg: Config) -> tuple[int, list[int | None]]:
+    """Read from a config what an update and BatchNorm's statistics take.
+
+    Args:
+        cfg (Config): The config; no model is built.
+
+    Returns:
+        tuple[int, list]: Images of an update, and the BN sizes of the
+        layers; ``[None]`` where none says a number.
+
+    Raises:
+        ConfigError: If it does not say the images of an update.
+    """
+    hooks = [*(cfg.get('default_hooks') or {}).values()]
+    hooks += cfg.get('custom_hooks') or []
+    by_type = {h.get('type'): h for h in hooks if isinstance(h, dict)}
+    if 'TotalBatchHook' not in by_type:
+        raise ConfigError(
+            'the config does not say how many images an update takes, so '
+            'the images per GPU cannot be chosen. Set '
+            "default_hooks.total_batch=dict(type='TotalBatchHook', "
+            'total_batch_size=256).'
+        )
+    total = by_type['TotalBatchHook'].get('total_batch_size', 256)
+    override = by_type.get('SyncBNGroupHook', {}).get('bn_size', 'layers')
+    if override != 'layers':
+        return total, [override]
+    wrapper = cfg.get('model_wrapper_cfg') or {}
+    sizes = _layer_sizes(cfg.get('model'))
+    if wrapper.get('convert_bn'):
+        sizes.append(wrapper.get('bn_size'))
+    return total, list(dict.fromkeys(sizes)) or [None]
+
+
+def choose_images(cfg: Config, at_most: int, world_size: int) -> None:
+    """Set the most images per GPU with which the batch can be split here.
+
+    Args:
+        cfg (Config): Whose ``train_dataloader.batch_size`` is set.
+        at_most (int): Images that fit a GPU.
+        world_size (int): Number of ranks.
+
+    Raises:
+        ConfigError: If there is no such number.
+    """
+    total, bn_sizes = planned_batch(cfg)
+    images = most_images(world_size, at_most, total, bn_sizes)
+    if images is None:
+        sizes = ' and '.join(map(str, bn_sizes))
+        raise ConfigError(
+            f'--max-images-per-gpu {at_most}: no number of images up to that '
+            f'splits a total batch of {total} and a BN size of {sizes} over '
+            f'{world_size} GPU(s). Take another number of GPUs, --bn-size or '
+            'default_hooks.total_batch.total_batch_size (tools/plan.py tells '
+            'what divides).'
+        )
+    cfg.train_dataloader.batch_size = images
+
+
+class ProgressNote:
+    """How many updates were done, as a file of the work folder says.
+
+    Args:
+        work_dir (str or Path): Which all machines see.
+    """
+
+    def __init__(self, work_dir: str | Path) -> None:
+        self._path = Path(work_dir, 'updates_done')
+
+    def write(self, updates: int) -> None:
+        """Replace the number, in one step."""
+        new = self._path.with_name(self._path.name + '.new')
+        new.write_text(f'{updates}\n')
+        new.replace(self._path)
+
+    def read(self) -> int:
+        """Return the number; 0 if there is none."""
+        try:
+            return int(self._path.read_text())
+        except FileNotFoundError:
+            return 0
+
+
+def _layer_sizes(node: Any) -> list[int | None]:
+    """BN sizes of all ``MegDetSyncBN`` that a model's config names."""
+    if isinstance(node, dict):
+        kind = node.get('type')
+        if 'MegDetSyncBN' in (kind, getattr(kind, '__name__', None)):
+            return [node.get('bn_size')]
+        node = list(node.values())
+    if isinstance(node, list | tuple):
+        return [size for part in node for size in _layer_sizes(part)]
+    return []
+
+
+@HOOKS.register_module()
+class RestartHook(Hook):
+    """Log how many updates are made again since a machine left or joined.
+
+    Contract: rank 0 notes in the work folder (``updates_done``) each update
+    that is done. When training begins again it logs with how many ranks, and
+    how many of the updates noted are not in the checkpoint that it goes on
+    from. ``tools/train.py`` adds the hook to elastic jobs.
+
+    Examples:
+        >>> default_hooks = dict(restart=dict(type='RestartHook'))
+    """
+
+    # Ahead of PreemptionHook, which ends the training.
+    priority = 'VERY_LOW'
+
+    @master_only
+    def before_train(self, runner: Runner) -> None:
+        """Compare with what was done before."""
+        self._note = ProgressNote(runner.work_dir)
+        before, now = self._note.read(), runner.iter
+        if max(before, now) == 0:
+            return
+        lost = max(before - now, 0)
+        print_log(
+            f'RestartHook: training goes on with {runner.world_size} rank(s) '
+            f'after update {now}. It had come to update {max(before, now)}: '
+            f'{lost} update(s) are lost and made again.',
+            logger='current',
+            level=logging.WARNING if lost else logging.INFO,
+        )
+
+    @master_only
+    def after_train_iter(self, runner: Runner, *args, **kwargs) -> None:
+        """Note the update."""
+        # The Runner counts it after its hooks.
+        self._note.write(runner.iter + 1)

@@ -1,0 +1,280 @@
+# Copyright (c) mmdet_megdet contributors. All rights reserved.
+"""Resuming and testing one's own checkpoints under torch's safe loading.
+
+Since torch 2.6 ``torch.load`` unpickles tensors and plain containers only,
+unless it is told to trust the file. MMEngine's checkpoints also hold its log
+buffers, so stock MMEngine 0.10.7 cannot read back what it wrote itself.
+Importing this module allows exactly what those consist of (``safe_globals``),
+and makes MMEngine's loaders say clearly what they refuse.
+
+Neither a file's code nor its text ever runs: the configs that a checkpoint
+holds are text, which MMEngine would execute (``Runner.resume`` of a
+``meta['config']``, its inferencers of a ``cfg``), and which its loaders do not
+hand on any more.
+"""
+
+from __future__ import annotations
+
+import functools
+import os
+import pickle
+import zipfile
+from collections import OrderedDict
+from collections.abc import Callable
+from types import FunctionType
+from typing import Any
+
+import numpy as np
+import torch
+from mmengine.config import ConfigDict
+from mmengine.logging import HistoryBuffer
+from mmengine.optim.scheduler import OneCycleParamScheduler
+from mmengine.runner import checkpoint as upstream
+from mmengine.runner.checkpoint import CheckpointLoader
+
+from ..errors import CheckpointError, NotResumableError
+from ..upstream.mmengine_names import annealing_functions
+
+# Boolean, integer and floating point; no object, text or record arrays.
+NUMPY_TYPE_CODES = '?bhilqBHILQefdg'
+
+
+class OneCycleName:
+    """Stands for the scheduler's class, which a file could call, by name."""
+
+
+def named_attribute(owner: object, name: str) -> FunctionType:
+    """Stand in for ``builtins.getattr`` while a checkpoint is unpickled.
+
+    A pickled :class:`HistoryBuffer` names its statistics (``min``, ``mean``,
+    ...) as ``getattr(HistoryBuffer, 'min')``; OneCycleLR its annealing in the
+    same way. Only those, and public methods that HistoryBuffer itself
+    defines, are served.
+
+    Args:
+        owner (object): Object whose attribute the file asks for.
+        name (str): Name of the attribute.
+
+    Returns:
+        FunctionType: The method, unbound.
+
+    Raises:
+        pickle.UnpicklingError: If the file asks for anything else.
+    """
+    served: dict = {}
+    if owner is HistoryBuffer and not str(name).startswith('_'):
+        served = dict(vars(HistoryBuffer))
+    elif owner is OneCycleName:
+        served = annealing_functions()
+    method = served.get(name)
+    if isinstance(method, FunctionType):
+        return method
+    raise pickle.UnpicklingError(
+        f'getattr({getattr(owner, "__qualname__", type(owner))}, {name!r}): '
+        "only HistoryBuffer's own public methods are allowed"
+    )
+
+
+def allowed_globals() -> list:
+    """Return the entries for :func:`torch.serialization.add_safe_globals`."""
+    reconstruct = np.empty(0).__reduce__()[0]
+    scalar = np.float64(0).__reduce__()[0]
+    dtype_classes = {type(np.dtype(code)) for code in NUMPY_TYPE_CODES}
+    # bytes: how an empty array is written.
+    allowed = [HistoryBuffer, np.ndarray, np.dtype, *dtype_classes, bytes]
+    allowed.append((named_attribute, 'builtins.getattr'))
+    # Written as the call of its class with a dict: read as that dict.
+    allowed.append((dict, _path(ConfigDict)))
+    allowed.append((OneCycleName, _path(OneCycleParamScheduler)))
+    # numpy 2 renamed the module; either writes files that the other reads.
+    for module in ('numpy.core.multiarray', 'numpy._core.multiarray'):
+        allowed.append((reconstruct, f'{module}._reconstruct'))
+        allowed.append((scalar, f'{module}.scalar'))
+    return allowed
+
+
+def _path(kind: type) -> str:
+    return f'{kind.__module__}.{kind.__qualname__}'
+
+
+# torch's own switch. It reaches every torch.load of the process that does
+# not state `weights_only` itself, which is how MMEngine calls it.
+_TRUST_VARIABLE = 'TORCH_FORCE_NO_WEIGHTS_ONLY_LOAD'
+# Under which MMEngine finds texts to execute, in the order of their worth.
+_CONFIG_KEYS = ('cfg', 'config')
+# What a resumed run asks its checkpoint for.
+_OF_TRAINING = ('meta', 'message_hub', 'epoch', 'iter')
+
+
+def trust_checkpoints() -> None:
+    """Lets this process unpickle anything that a checkpoint holds.
+
+    Meant for an explicit request of the user (``--trust-checkpoint``): such
+    a file can run any code. It applies to every checkpoint that the process
+    and its children read from now on, pretrained weights included.
+    """
+    os.environ[_TRUST_VARIABLE] = '1'
+
+
+class LoadedCheckpoint(dict):
+    """A checkpoint as MMEngine is handed it.
+
+    Contract: it holds no stored config under any key that MMEngine reads one
+    from; :attr:`config_text` has it, to be parsed as data. Asking for what
+    only a training's checkpoint has, where it is missing, says so.
+
+    Args:
+        content (dict): What the file holds, or its ``meta``.
+        source (str): The file.
+    """
+
+    def __init__(self, content: dict, source: str) -> None:
+        # Not by its own methods, which a file can hide by attributes.
+        super().__init__(dict.items(content))
+        self.source = source
+        self.config_text: str | None = None
+        if hasattr(content, '_metadata'):  # of a model's state_dict
+            self._metadata = content._metadata
+
+    def __missing__(self, key: str) -> None:
+        if key not in _OF_TRAINING:
+            raise KeyError(key)
+        raise NotResumableError(
+            f'{self.source} cannot be resumed from: it has no {key!r}, which '
+            'every checkpoint of a training by MMEngine has. It holds weights '
+            'alone, or MMDetection 2.x wrote it. To start a new training '
+            'from its weights, load_from is meant: leave --resume (resume) '
+            f'out and set --cfg-options load_from={self.source}'
+        )
+
+    def __reduce__(self) -> tuple:
+        """Write as what torch's safe loading reads."""
+        return OrderedDict, (), None, None, iter(self.items())
+
+
+def without_configs(content: Any, source: str) -> Any:
+    """Take the stored configs out of what a file holds.
+
+    Args:
+        content (Any): What the file holds.
+        source (str): The file.
+
+    Returns:
+        LoadedCheckpoint: Unless it is no dict.
+    """
+    if not isinstance(content, dict):
+        return content
+    checkpoint = LoadedCheckpoint(content, source)
+    texts = []
+    if isinstance(checkpoint.get('meta'), dict):
+        meta = LoadedCheckpoint(checkpoint['meta'], source)
+        texts += [meta.pop(key, None) for key in _CONFIG_KEYS]
+        checkpoint['meta'] = meta
+    if isinstance(checkpoint.get('message_hub'), dict):
+        hub = dict(dict.items(checkpoint['message_hub']))
+        for part in ('runtime_info', 'resumed_keys'):
+            if isinstance(hub.get(part), dict):
+                hub[part] = dict(dict.items(hub[part]))
+                texts += [hub[part].pop(key, None) for key in _CONFIG_KEYS]
+        checkpoint['message_hub'] = hub
+    texts = [text for text in texts if type(text) is str]
+    checkpoint.config_text = texts[0] if texts else None
+    return checkpoint
+
+
+def _explained(loader: Callable) -> Callable:
+    """Makes one of MMEngine's checkpoint loaders safe, its errors clear."""
+
+    @functools.wraps(loader)
+    def load(filename: str, map_location: Any = None, **kwargs) -> Any:
+        path = os.path.expanduser(filename)
+        try:
+            content = loader(filename, map_location=map_location, **kwargs)
+        except Exception as error:
+            if _is_refusal(error):
+                raise CheckpointError(
+                    f'{filename} holds {_refused(path, error)}, which is not '
+                    "on the list that MMEngine's own checkpoints need. "
+                    'Nothing of it was executed. Unpickling it can run any '
+                    'code: only if you trust the origin of this file, pass '
+                    '--trust-checkpoint to tools/train.py or tools/test.py; '
+                    f'in a script of your own, set {_TRUST_VARIABLE}=1.'
+                ) from error
+            if _is_damage(path, error):
+                raise CheckpointError(
+                    f'{filename} is not a whole checkpoint{_size(path)}: it '
+                    'is truncated, damaged, or no file that torch.save '
+                    'wrote. Copy or download it again, or resume from an '
+                    f'earlier one. (torch says: {_last_line(error)})'
+                ) from error
+            raise
+        return without_configs(content, filename)
+
+    return load
+
+
+def _is_refusal(error: Exception) -> bool:
+    """Whether torch refused a content, not: met bytes that are no pickle."""
+    refusals = ('GLOBAL', 'getattr(', 'Trying to call', 'Can only')
+    return isinstance(error, pickle.UnpicklingError) and any(
+        text in str(error) for text in refusals
+    )
+
+
+def _refused(path: str, error: Exception) -> str:
+    """Names what torch refused: all of it where the file can be listed."""
+    if os.path.isfile(path) and zipfile.is_zipfile(path):
+        listed = torch.serialization.get_unsafe_globals_in_checkpoint(path)
+        if listed:
+            return ', '.join(sorted(listed))
+    reason = str(error).split('WeightsUnpickler error:')[-1].strip()
+    return reason.split('\n')[0].split(' was not an allowed')[0]
+
+
+def _is_damage(path: str, error: Exception) -> bool:
+    """Whether an error comes from the bytes of the file."""
+    if isinstance(
+        error, pickle.UnpicklingError | EOFError | UnicodeDecodeError
+    ):
+        return True
+    reasons = ('PytorchStreamReader', 'Invalid magic number', 'TorchScript')
+    if any(text in str(error) for text in reasons):
+        return True
+    if not os.path.isfile(path):
+        return False
+    with open(path, 'rb') as file:
+        starts_as_zip = file.read(2) == b'PK'
+    return starts_as_zip and not zipfile.is_zipfile(path)
+
+
+def _size(path: str) -> str:
+    if not os.path.isfile(path):
+        return ''
+    return f' ({os.path.getsize(path)} bytes)'
+
+
+def _last_line(error: Exception) -> str:
+    return (str(error).strip() or type(error).__name__).splitlines()[-1]
+
+
+def _register() -> None:
+    torch.serialization.add_safe_globals(allowed_globals())
+    # onedl-mmengine loads with this function, which unpickles without any
+    # restriction what torch has refused.
+    if hasattr(upstream, '_safe_torch_load'):
+        upstream._safe_torch_load = torch.load
+    for prefixes, loader in (
+        ('', upstream.load_from_local),
+        (('http://', 'https://'), upstream.load_from_http),
+        (('modelzoo://', 'torchvision://'), upstream.load_from_torchvision),
+        (('open-mmlab://', 'openmmlab://'), upstream.load_from_openmmlab),
+        ('mmcls://', upstream.load_from_mmcls),
+        ('pavi://', upstream.load_from_pavi),
+        ((r'(\S+\:)?s3://', r'(\S+\:)?petrel://'), upstream.load_from_ceph),
+    ):
+        CheckpointLoader.register_scheme(
+            prefixes, loader=_explained(loader), force=True
+        )
+
+
+_register()

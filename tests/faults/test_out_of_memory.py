@@ -1,0 +1,67 @@
+# Copyright (c) mmdet_megdet contributors. All rights reserved.
+from __future__ import annotations
+
+import pytest
+import torch
+
+from mmdet_megdet.faults.memory import is_out_of_memory
+from tests.data.picture_run import pictures_config, train_on_pictures
+from tests.data.picture_task import write_pictures
+
+
+@pytest.fixture
+def message(tmp_path):
+    """Of a training that runs out of memory in its first iteration."""
+    write_pictures(tmp_path / 'data')
+
+    def train(**settings):
+        cfg = pictures_config(
+            tmp_path / 'data',
+            tmp_path / 'run',
+            model__fault='memory',
+            **settings,
+        )
+        with pytest.raises(torch.OutOfMemoryError) as caught:
+            train_on_pictures(cfg)
+        return str(caught.value)
+
+    return train
+
+
+def test_total_batch_hook_adapts_the_accumulation(message):
+    text = message(
+        train_dataloader__batch_size=4,
+        default_hooks__total_batch__total_batch_size=16,
+    )
+    assert text.startswith('CUDA out of memory. Tried to allocate 2.00 GiB.')
+    assert text.count('Memory ran out') == 1
+    assert (
+        'Memory ran out with 4 image(s) per GPU on rank 0. With 2 the batch '
+        'of 16 images stays as it is, and so does the learning rate: '
+        'tools/train.py CONFIG --images-per-gpu 2\n'
+    ) in text
+    rows = {tuple(line.split()) for line in text.splitlines()}
+    assert ('accumulation', '4', 'micro-steps', '8', 'micro-steps') in rows
+    assert 'would take its statistics over 2 images instead of 4' in text
+
+
+def test_bn_size_that_cannot_be_kept(message):
+    text = message(model__bn_size=2)
+    assert 'CONFIG --images-per-gpu 1 --bn-size none\n' in text
+
+
+def test_one_image_already(message):
+    text = message(train_dataloader__batch_size=1)
+    assert 'with 1 image(s) per GPU on rank 0. Less memory for the' in text
+
+
+def test_what_counts():
+    with pytest.raises(RuntimeError) as caught:
+        torch.empty(2**62, dtype=torch.uint8)
+    assert is_out_of_memory(caught.value)
+    assert is_out_of_memory(MemoryError())
+    assert is_out_of_memory(
+        RuntimeError('cuDNN error: CUDNN_STATUS_ALLOC_FAILED')
+    )
+    assert not is_out_of_memory(RuntimeError('shape mismatch'))
+    assert not is_out_of_memory(ValueError('out of memory'))

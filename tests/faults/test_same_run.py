@@ -1,0 +1,80 @@
+# Copyright (c) mmdet_megdet contributors. All rights reserved.
+from __future__ import annotations
+
+import torch
+from mmengine.config import Config
+
+from mmdet_megdet.faults.same_run import (
+    check_same_run,
+    differences,
+    settings,
+    versions,
+)
+
+
+def test_settings_are_by_name_and_without_places():
+    cfg = dict(
+        model=dict(depth=50, stages=[1, (2, 3)], empty={}),
+        train_dataloader=dict(dataset=dict(data_root='/a', ann_file='b')),
+        work_dir='c',
+        load_from=None,
+    )
+    assert settings(cfg) == {
+        'model.depth': '50',
+        'model.stages.0': '1',
+        'model.stages.1.0': '2',
+        'model.stages.1.1': '3',
+        'model.empty': '{}',
+    }
+
+
+def test_objects_are_the_same_on_every_rank():
+    """Their address is not."""
+    text = settings(dict(f=test_settings_are_by_name_and_without_places))['f']
+    assert 'test_settings_are_by_name' in text
+    assert '0x' not in text
+
+
+def test_versions():
+    found = versions()
+    assert found['torch'] == torch.__version__
+    assert len(found['mmdet_megdet (digest of its files)']) == 12
+
+
+def test_differences():
+    ranks = [{'a': '1', 'b': '2'}] * 9
+    assert differences(ranks) == ''
+    ranks[3] = {'a': '1', 'b': '5'}
+    ranks[4] = {'a': '1'}
+    assert differences(ranks) == (
+        'b is 5 on rank 3 and not set on rank 4 and 2 on rank 0, 1, 2, 5, 6, '
+        '7 and 1 more'
+    )
+    many = [{str(i): '0' for i in range(8)}, {str(i): '1' for i in range(8)}]
+    assert differences(many).endswith('; and 2 more')
+
+
+def test_joins_as_the_runner_would(monkeypatch):
+    """On GPUs nobody has made the process group yet."""
+    calls = []
+    monkeypatch.setattr(
+        'mmdet_megdet.faults.same_run.set_multi_processing',
+        lambda **options: calls.append(options),
+    )
+    monkeypatch.setattr(
+        'mmdet_megdet.faults.same_run.init_dist',
+        lambda *args, **options: calls.append((args, options)),
+    )
+    env_cfg = dict(
+        mp_cfg=dict(mp_start_method='fork'),
+        dist_cfg=dict(backend='nccl', timeout=5),
+    )
+    check_same_run(Config(dict(launcher='pytorch', env_cfg=env_cfg)))
+    assert calls == [
+        dict(mp_start_method='fork', distributed=True),
+        (('pytorch',), dict(backend='nccl', timeout=5)),
+    ]
+
+
+def test_one_process_is_the_same_as_itself():
+    check_same_run(Config(dict(launcher='none')))
