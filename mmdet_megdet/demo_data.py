@@ -32,7 +32,7 @@ from rich.progress import (
 
 CLASSES = ('circle', 'square', 'triangle', 'star', 'ring')
 
-# The palette (RGB) is also the mean colour of each class in the pictures.
+# The palette (RGB) is also the mean colour of each class in the images.
 METAINFO = dict(
     classes=CLASSES,
     palette=[
@@ -44,13 +44,13 @@ METAINFO = dict(
     ],
 )
 
-# Fixed places in the sequence, so that every split of 16 pictures has both.
+# Fixed places in the sequence, so that every split of 16 images has both.
 EMPTY_EVERY = 16
 CROWD_EVERY = 8
 CROWD_PLACE = 3
 
 MAX_OBJECTS = 5
-# Radius of an object as a share of the picture's shorter side.
+# Radius of an object as a share of the image's shorter side.
 RADIUS_RANGE = (0.07, 0.24)
 MIN_RADIUS = 4.0
 # A shape that would leave less than this of another one in sight isn't placed.
@@ -81,15 +81,15 @@ class Layer:
 def compose(
     rng: np.random.Generator, index: int, width: int, height: int
 ) -> list[Layer]:
-    """Lay out one picture.
+    """Lay out one image.
 
-    Every 16th picture (index 15, 31, ...) is left empty; every 8th (index 3,
+    Every 16th image (index 15, 31, ...) is left empty; every 8th (index 3,
     11, ...) has a crowd region below its objects. The first layer's class
     goes round with the index, so that small splits hold all classes.
 
     Args:
         rng (np.random.Generator): Source of all that is random.
-        index (int): Number of the picture within its split.
+        index (int): Number of the image within its split.
         width (int): Width in pixels.
         height (int): Height in pixels.
 
@@ -106,7 +106,7 @@ def compose(
         coverage = _rasterise(contours, width, height)
         layers.append(Layer(category, coverage, coverage >= 128, crowd=True))
         wanted += 1
-    # A full picture refuses more shapes: the number of tries is bounded.
+    # A full image refuses more shapes: the number of tries is bounded.
     for _ in range(4 * MAX_OBJECTS):
         if len(layers) >= wanted:
             break
@@ -134,7 +134,7 @@ def _single(
     shorter = min(width, height)
     low, high = np.log(RADIUS_RANGE)
     radius = max(MIN_RADIUS, shorter * np.exp(rng.uniform(low, high)))
-    # Up to two fifths of the radius may stick out of the picture.
+    # Up to two fifths of the radius may stick out of the image.
     margin = 0.6 * radius
     centre = (
         rng.uniform(margin, width - margin),
@@ -206,33 +206,33 @@ def _rasterise(
 SPLITS = ('train', 'val')
 
 
-def make_picture(
+def make_image(
     split: str,
     index: int,
     size: tuple[int, int],
     seed: int = 0,
     vary_light: bool = False,
 ) -> tuple[np.ndarray, list[dict]]:
-    """Make one picture and its annotations, in memory.
+    """Make one image and its annotations, in memory.
 
     Args:
         split (str): ``'train'`` or ``'val'``.
-        index (int): Number of the picture within the split.
+        index (int): Number of the image within the split.
         size (tuple[int, int]): Width and height in pixels.
         seed (int): Seed of the data set. Defaults to 0.
         vary_light (bool): Whether to vary the light. Defaults to False.
 
     Returns:
-        tuple[np.ndarray, list[dict]]: RGB picture, (H, W, 3), uint8; COCO
-        annotations, without the ids of picture and annotation.
+        tuple[np.ndarray, list[dict]]: RGB image, (H, W, 3), uint8; COCO
+        annotations, without the ids of image and annotation.
     """
     key = [seed, SPLITS.index(split), index]
     rng = np.random.default_rng([*key, 0])
     layers = compose(rng, index, *size)
-    picture = paint(rng, layers, *size)
+    image = paint(rng, layers, *size)
     if vary_light:
         # Its own generator: the scene is the same in any light.
-        picture = relight(np.random.default_rng([*key, 1]), picture)
+        image = relight(np.random.default_rng([*key, 1]), image)
     annotations = [
         {
             'category_id': layer.category + 1,
@@ -240,7 +240,7 @@ def make_picture(
         }
         for layer in layers
     ]
-    return picture, annotations
+    return image, annotations
 
 
 GAIN_RANGE = (0.15, 1.6)
@@ -261,12 +261,12 @@ def paint(
         height (int): Height in pixels.
 
     Returns:
-        np.ndarray: RGB picture, (H, W, 3), uint8.
+        np.ndarray: RGB image, (H, W, 3), uint8.
     """
     grey = rng.uniform(70, 170)
     tint = rng.uniform(-12, 12, 3)
     texture = rng.uniform(8, 28) * _texture(rng, width, height)
-    picture = grey + tint + texture[..., None]
+    image = grey + tint + texture[..., None]
     for layer in layers:
         colour = np.array(METAINFO['palette'][layer.category])
         colour = colour * rng.uniform(0.85, 1.1) + rng.uniform(-15, 15, 3)
@@ -274,32 +274,32 @@ def paint(
         shade = 1 + contrast * _texture(rng, width, height)
         share = layer.coverage[..., None] / 255
         painted = colour * shade[..., None]
-        picture = (1 - share) * picture + share * painted
-    return _to_uint8(picture)
+        image = (1 - share) * image + share * painted
+    return _to_uint8(image)
 
 
-def relight(rng: np.random.Generator, picture: np.ndarray) -> np.ndarray:
-    """Photograph the picture under another light.
+def relight(rng: np.random.Generator, image: np.ndarray) -> np.ndarray:
+    """Photograph the image under another light.
 
     One gain (0.15 to 1.6), colour cast (0.5 to 1.5 per channel), offset (-16
     to 16 grey levels) and noise (standard deviation 0 to 8 grey levels) are
-    drawn per picture, each uniformly.
+    drawn per image, each uniformly.
 
     Args:
         rng (np.random.Generator): Source of all that is random.
-        picture (np.ndarray): RGB picture, (H, W, 3), uint8.
+        image (np.ndarray): RGB image, (H, W, 3), uint8.
 
     Returns:
-        np.ndarray: RGB picture, (H, W, 3), uint8.
+        np.ndarray: RGB image, (H, W, 3), uint8.
     """
     gain = rng.uniform(*GAIN_RANGE) * rng.uniform(*CAST_RANGE, size=3)
     offset = rng.uniform(*OFFSET_RANGE)
-    noise = rng.uniform(*NOISE_RANGE) * rng.standard_normal(picture.shape)
-    return _to_uint8(gain * picture + offset + noise)
+    noise = rng.uniform(*NOISE_RANGE) * rng.standard_normal(image.shape)
+    return _to_uint8(gain * image + offset + noise)
 
 
-def _to_uint8(picture: np.ndarray) -> np.ndarray:
-    return np.clip(np.rint(picture), 0, 255).astype(np.uint8)
+def _to_uint8(image: np.ndarray) -> np.ndarray:
+    return np.clip(np.rint(image), 0, 255).astype(np.uint8)
 
 
 def _texture(rng: np.random.Generator, width: int, height: int) -> np.ndarray:
@@ -407,7 +407,7 @@ GENERATOR = 'mmdet_megdet.demo_data'
 GENERATOR_VERSION = 1
 
 SIDE_RANGE = (32, 4096)
-MAX_PICTURES = 1_000_000
+MAX_IMAGES = 1_000_000
 # There while the data set is being written, and after an interruption.
 UNFINISHED = '.shapes-unfinished'
 
@@ -433,17 +433,17 @@ def generate_shapes(
     vary_light: bool = False,
     console: Console | None = None,
 ) -> dict[str, SplitPaths]:
-    """Generate pictures of shapes in COCO format.
+    """Generate images of shapes in COCO format.
 
-    The pictures show circles, squares, triangles, stars and rings that hide
+    The images show circles, squares, triangles, stars and rings that hide
     each other in part. Annotations describe the visible part, as COCO's do,
     and exactly: ``area`` is the number of pixels of the mask that pycocotools
-    makes of ``segmentation``, ``bbox`` is its tight box. Every 8th picture
+    makes of ``segmentation``, ``bbox`` is its tight box. Every 8th image
     has a crowd region (RLE, ``iscrowd=1``), every 16th has no object.
 
-    A picture and its annotations depend only on the seed, the split, the
-    picture's number, the size and ``vary_light``; ``vary_light`` leaves the
-    annotations as they are. Pictures are PNG: lossless, so that their pixels
+    An image and its annotations depend only on the seed, the split, the
+    image's number, the size and ``vary_light``; ``vary_light`` leaves the
+    annotations as they are. Images are PNG: lossless, so that their pixels
     don't depend on the decoder's version.
 
     A split that is there already with the same parameters is kept; one with
@@ -452,12 +452,12 @@ def generate_shapes(
 
     Args:
         out_dir (str | Path): Folder of the data set; made if need be.
-        train (int): Number of training pictures. Defaults to 320.
-        val (int): Number of validation pictures. Defaults to 80.
+        train (int): Number of training images. Defaults to 320.
+        val (int): Number of validation images. Defaults to 80.
         size (tuple[int, int]): Width and height in pixels, each from 32 to
             4096. Defaults to (128, 128).
         seed (int): From 0 to 2^32 - 1. Defaults to 0.
-        vary_light (bool): Whether to vary the light from picture to picture
+        vary_light (bool): Whether to vary the light from image to image
             (see :func:`~mmdet_megdet.demo_data.relight`). Defaults to
             False.
         console (Console, optional): Where messages and the progress bar go.
@@ -468,7 +468,7 @@ def generate_shapes(
 
     Raises:
         ValueError: If an argument is out of range.
-        FileExistsError: If ``out_dir`` holds pictures or annotations that
+        FileExistsError: If ``out_dir`` holds images or annotations that
             aren't this generator's.
     """
     counts = {'train': train, 'val': val}
@@ -499,7 +499,7 @@ def generate_shapes(
 
     out_dir.mkdir(parents=True, exist_ok=True)
     (out_dir / UNFINISHED).touch()
-    # All of them before the first new picture: an interruption must not leave
+    # All of them before the first new image: an interruption must not leave
     # one split of the old data set beside one of the new.
     for split in stale:
         paths[split].annotations.unlink(missing_ok=True)
@@ -507,25 +507,23 @@ def generate_shapes(
         TextColumn('{task.description:>5}'),
         BarColumn(),
         MofNCompleteColumn(),
-        TextColumn('pictures'),
+        TextColumn('images'),
         TimeRemainingColumn(),
         console=console,
     ) as progress:
         for split, info in stale.items():
-            pictures = progress.track(
-                range(info['pictures']), description=split
-            )
-            _write_split(paths[split], info, pictures)
+            images = progress.track(range(info['images']), description=split)
+            _write_split(paths[split], info, images)
     (out_dir / UNFINISHED).unlink()
     return paths
 
 
 def _check(counts: dict[str, int], size: tuple[int, int], seed: int) -> None:
     for split, count in counts.items():
-        if not 1 <= count <= MAX_PICTURES:
+        if not 1 <= count <= MAX_IMAGES:
             raise ValueError(
-                f'{split}={count}: the number of pictures must be from 1 to '
-                f'{MAX_PICTURES}.'
+                f'{split}={count}: the number of images must be from 1 to '
+                f'{MAX_IMAGES}.'
             )
     low, high = SIDE_RANGE
     if len(size) != 2 or not all(low <= side <= high for side in size):
@@ -541,11 +539,11 @@ def _info(
     split: str, count: int, size: tuple[int, int], seed: int, vary_light: bool
 ) -> dict:
     return {
-        'description': 'Generated pictures of shapes',
+        'description': 'Generated images of shapes',
         'generator': GENERATOR,
         'version': GENERATOR_VERSION,
         'split': split,
-        'pictures': count,
+        'images': count,
         'width': size[0],
         'height': size[1],
         'seed': seed,
@@ -584,9 +582,9 @@ def _reason_to_write(
     ]
     if differences:
         return f'{"; ".join(differences)}; writing it anew.'
-    names = map(_file_name, range(info['pictures']))
+    names = map(_file_name, range(info['images']))
     if not all((paths.images / name).exists() for name in names):
-        return 'pictures are missing; writing it anew.'
+        return 'images are missing; writing it anew.'
     return None
 
 
@@ -604,10 +602,10 @@ def _write_split(
     size = info['width'], info['height']
     images, annotations = [], []
     for index in indices:
-        picture, found = make_picture(
+        image, found = make_image(
             info['split'], index, size, info['seed'], info['vary_light']
         )
-        _, png = cv2.imencode('.png', picture[..., ::-1])
+        _, png = cv2.imencode('.png', image[..., ::-1])
         (paths.images / _file_name(index)).write_bytes(png)
         images.append(
             {
@@ -674,15 +672,15 @@ def main(argv: Sequence[str] | None = None) -> int:
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog='python -m mmdet_megdet.demo_data',
-        description='Generate pictures of shapes in COCO format.',
+        description='Generate images of shapes in COCO format.',
         formatter_class=argparse.ArgumentDefaultsHelpFormatter,
     )
     parser.add_argument('out', help='folder of the data set')
     parser.add_argument(
-        '--train', type=int, default=320, help='number of training pictures'
+        '--train', type=int, default=320, help='number of training images'
     )
     parser.add_argument(
-        '--val', type=int, default=80, help='number of validation pictures'
+        '--val', type=int, default=80, help='number of validation images'
     )
     parser.add_argument(
         '--size',
@@ -695,8 +693,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument(
         '--vary-light',
         action='store_true',
-        help='vary gain, colour cast, offset and noise from picture to '
-        'picture',
+        help='vary gain, colour cast, offset and noise from image to image',
     )
     return parser
 

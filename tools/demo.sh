@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # The main job on the embedded data set: generate it, train on two ranks,
-# evaluate the checkpoint on two ranks, and leave pictures.
+# evaluate the checkpoint on two ranks, and leave images.
 #
 # usage: tools/demo.sh [WORK_DIR]
 set -euo pipefail

@@ -56,16 +56,16 @@ def parse_args() -> argparse.Namespace:
         '--gpus, at most 8)',
     )
     parser.add_argument(
-        '--pictures',
+        '--images',
         type=positive,
         metavar='N',
-        help='read only N pictures of each data set, spread evenly '
+        help='read only N images of each data set, spread evenly '
         '(default: all)',
     )
     parser.add_argument(
         '--decode',
         action='store_true',
-        help='decode the pictures wholly, which finds truncated ones; '
+        help='decode the images wholly, which finds truncated ones; '
         'without it their headers are read',
     )
     parser.add_argument('--work-dir', help='as of tools/train.py')
@@ -165,9 +165,7 @@ def check_data(
         report.add([broken('data', error)])
         return None
     report.run('data', data.check_annotations, cfg, judgement)
-    report.run(
-        'data', data.check_images, judgement, args.pictures, args.decode
-    )
+    report.run('data', data.check_images, judgement, args.images, args.decode)
     report.run(
         'num_classes', model.check_classes, cfg, data.classes(judgement)
     )

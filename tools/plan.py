@@ -143,7 +143,7 @@ def make_parser() -> argparse.ArgumentParser:
         type=positive_number,
         metavar='GB',
         help='memory that one more image per GPU takes. It depends on model, '
-        'picture size and precision, so it has to be measured: the '
+        'image size and precision, so it has to be measured: the '
         "difference in the training log's `memory` between two runs, divided "
         'by that in their images per GPU',
     )

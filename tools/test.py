@@ -42,13 +42,13 @@ def parse_args() -> argparse.Namespace:
     )
     parser.add_argument(
         '--show-dir',
-        help='write pictures of the predictions to work_dir/timestamp/<this>',
+        help='write images of the predictions to work_dir/timestamp/<this>',
     )
     parser.add_argument(
         '--wait-time',
         type=float,
         default=2,
-        help='seconds that --show shows a picture',
+        help='seconds that --show shows an image',
     )
     parser.add_argument(
         '--tta', action='store_true', help='augment at test time'
@@ -64,7 +64,7 @@ def augment_at_test_time(cfg: Config) -> None:
     """Wraps the model and the test pipeline for test-time augmentation.
 
     Where the config has no ``tta_model`` or ``tta_pipeline``, mmdet's
-    defaults apply: each picture as it is and flipped, merged by NMS.
+    defaults apply: each image as it is and flipped, merged by NMS.
     """
     cfg.setdefault(
         'tta_model',

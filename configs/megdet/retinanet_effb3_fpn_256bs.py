@@ -1,6 +1,6 @@
 # The recipe for RetinaNet with EfficientNet-B3, as mmdet's
 # efficientnet/retinanet_effb3_fpn_8xb4-crop896-1x_coco.py has the model;
-# pictures, batch and schedule are the recipe's.
+# images, batch and schedule are the recipe's.
 _base_ = './retinanet_r50_fpn_256bs.py'
 
 norm_cfg = _base_.norm_cfg

@@ -1,5 +1,5 @@
 # The demo: Mask R-CNN on the generated shapes (128 px, five classes, boxes,
-# masks, crowds and pictures without objects), 8 images an update (2 ranks x
+# masks, crowds and images without objects), 8 images an update (2 ranks x
 # 4), from scratch. SHAPES_ROOT tells where `python -m
 # mmdet_megdet.demo_data` has put them.
 _base_ = [
@@ -79,7 +79,7 @@ train_dataloader = dict(
         metainfo=metainfo,
         ann_file='annotations/instances_train.json',
         data_prefix=dict(img='images/train/'),
-        # Pictures without objects take part.
+        # Images without objects take part.
         filter_cfg=dict(_delete_=True, filter_empty_gt=False),
         pipeline=train_pipeline,
     ),
@@ -124,7 +124,7 @@ default_hooks = dict(
     logger=dict(interval=10),
     bn_stats=dict(interval=20),
     checkpoint=dict(interval=2, max_keep_ckpts=2),
-    # Where validation draws, every 16th picture. (Testing draws all.)
+    # Where validation draws, every 16th image. (Testing draws all.)
     visualization=dict(interval=16),
 )
 randomness = dict(seed=0)

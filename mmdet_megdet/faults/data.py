@@ -1,5 +1,5 @@
 # Copyright (c) mmdet_megdet contributors. All rights reserved.
-"""Pictures and annotations that are not what training takes them for."""
+"""Images and annotations that are not what training takes them for."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ _FORMATS = (
 
 
 class CheckedPipeline(Compose):
-    """A pipeline whose errors say which picture they come from.
+    """A pipeline whose errors say which image they come from.
 
     OpenCV makes a grey rest of what is missing at a JPEG's end, and turns an
     image as its EXIF entry says, after which its boxes lie elsewhere. Training
@@ -117,7 +117,7 @@ def other_size(
 
 _REMEDY = (
     ' Mend it, or remove it from the annotation file. tools/doctor.py CONFIG '
-    '--decode finds all such pictures.'
+    '--decode finds all such images.'
 )
 
 
@@ -128,7 +128,7 @@ def is_cut_off(path: str | Path) -> bool:
     it decoded. (Some have more behind their end.)
 
     Args:
-        path (str or Path): The picture. Of what is no local file, and of
+        path (str or Path): The image. Of what is no local file, and of
             other formats, nothing is said.
 
     Returns:
@@ -329,11 +329,11 @@ def refusal(verdicts: Sequence[Verdict]) -> str:
 
 @HOOKS.register_module()
 class DataCheckHook(Hook):
-    """Say which picture or annotation is at fault, instead of going on.
+    """Say which image or annotation is at fault, instead of going on.
 
     Contract:
 
-    - A picture that is missing, cut off, or fails in the pipeline for
+    - An image that is missing, cut off, or fails in the pipeline for
       whatever other reason raises
       :class:`~mmdet_megdet.errors.DataError` with its id and its
       path, on the rank that loads it. (OpenCV fills up a JPEG that is cut

@@ -95,7 +95,7 @@ def advice(runner: Runner) -> str:
 
 _OTHERWISE = (
     'Less memory for the same images: --amp, with_cp=True in the backbone, '
-    'smaller pictures; or more GPUs.'
+    'smaller images; or more GPUs.'
 )
 
 

@@ -15,7 +15,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 _POWER_SGD = 'powerSGD'
 # A layer of a detector may have a gradient of all zeros: a mask head has,
-# where no picture of the batch shows an object. By PyTorch's defaults (0 and
+# where no image of the batch shows an object. By PyTorch's defaults (0 and
 # True) that becomes NaN. With a positive epsilon and a warm start it becomes
 # zero, and so do all later gradients of that layer, which start from it.
 _POWER_SGD_DEFAULTS = dict(orthogonalization_epsilon=1e-12, warm_start=False)

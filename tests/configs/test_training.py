@@ -50,16 +50,16 @@ class OutcomeRecorder(Hook):
 
 
 @pytest.fixture(scope='module')
-def pictures(tmp_path_factory):
-    folder = tmp_path_factory.mktemp('pictures')
+def images(tmp_path_factory):
+    folder = tmp_path_factory.mktemp('images')
     coco_like(folder, SIDE, train=IMAGES, val=1)
     return folder
 
 
-def small(name, pictures, work_dir):
+def small(name, images, work_dir):
     """The config, small enough for one process."""
     cfg = load(name)
-    shrink(cfg, pictures, work_dir, SIDE, IMAGES)
+    shrink(cfg, images, work_dir, SIDE, IMAGES)
     cfg.default_hooks.total_batch.total_batch_size = IMAGES
     cfg.default_hooks.sync_bn_group.bn_size = None
     cfg.custom_hooks = [dict(type='OutcomeRecorder')]
@@ -185,10 +185,10 @@ def distinct_models():
         for name in distinct_models()
     ],
 )
-def test_trains_and_predicts(name, pictures, tmp_path, monkeypatch):
+def test_trains_and_predicts(name, images, tmp_path, monkeypatch):
     expected = TABLE[name]
     in_amp = expected.wrapper == 'AmpOptimWrapper'
-    cfg = small(name, pictures, tmp_path)
+    cfg = small(name, images, tmp_path)
     if in_amp:
         run_amp_on_a_cpu(cfg, monkeypatch)
     runner = Runner.from_cfg(adapt_config(cfg))

@@ -112,7 +112,7 @@ def stack_config(work_dir: Path | str, **settings) -> Config:
     loader = dict(
         batch_size=2,
         num_workers=0,
-        dataset=dict(type='TinyPictures', length=6 * world(), augment=True),
+        dataset=dict(type='TinyImages', length=6 * world(), augment=True),
         sampler=dict(type='DefaultSampler', shuffle=False),
         collate_fn=dict(type='default_collate'),
     )

@@ -77,7 +77,7 @@ class DiaryHook(Hook):
     """Notes what each rank trained on.
 
     A line for each micro-step, in ``diary_<rank>.txt``: the update, its
-    number in its epoch, and the pictures, by their targets (which tell them
+    number in its epoch, and the images, by their targets (which tell them
     apart as long as they are not augmented). And the norm layer's running
     mean as it is after the latest update, in ``mean_<rank>.pt``.
 
@@ -95,10 +95,10 @@ class DiaryHook(Hook):
 
     def before_micro_step(self, runner, index, data_batch):
         targets = data_batch['targets'].flatten().tolist()
-        pictures = ' '.join(f'{target:.5f}' for target in targets)
+        images = ' '.join(f'{target:.5f}' for target in targets)
         path = Path(runner.work_dir, f'diary_{get_rank()}.txt')
         with path.open('a') as diary:
-            diary.write(f'{runner.iter} {self.batch_idx}: {pictures}\n')
+            diary.write(f'{runner.iter} {self.batch_idx}: {images}\n')
         time.sleep(self.pause)
 
     def after_train_iter(self, runner, *args, **kwargs):

@@ -1,8 +1,8 @@
 # Copyright (c) mmdet_megdet contributors. All rights reserved.
-"""COCO's configs on a few small pictures, on a CPU.
+"""COCO's configs on a few small images, on a CPU.
 
 The detector's layers stay what they are, but for the width of the RoI heads'
-fully connected ones; pictures, proposals and samples become few.
+fully connected ones; images, proposals and samples become few.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _COUNT = itertools.count()
 
 # Of whatever part of a model has such a setting.
 _FEWER = dict(
-    # RoIs that are sampled from each picture.
+    # RoIs that are sampled from each image.
     num=16,
     nms_pre=100,
     max_per_img=8,
@@ -32,14 +32,14 @@ _FEWER = dict(
 
 
 def coco_like(folder: Path, side: int, train: int = 24, val: int = 6) -> None:
-    """Generate pictures under COCO's names for files and classes.
+    """Generate images under COCO's names for files and classes.
 
     Args:
         folder (Path): Where to; what ``COCO_ROOT`` is to say.
         side (int): Width and height in pixels.
-        train (int): Number of training pictures. Defaults to 24, one of
+        train (int): Number of training images. Defaults to 24, one of
             which shows no object.
-        val (int): Number of validation pictures. Defaults to 6.
+        val (int): Number of validation images. Defaults to 6.
     """
     paths = generate_shapes(folder, train=train, val=val, size=(side, side))
     classes = CocoDataset.METAINFO['classes']
@@ -63,7 +63,7 @@ def shrink(
         cfg (Config): A config for COCO; changed in place.
         data (Path): What :func:`coco_like` has made.
         work_dir (Path): Folder of the run.
-        side (int): Width and height of the pictures.
+        side (int): Width and height of the images.
         images (int): Images per GPU.
     """
     _set_everywhere(cfg.model, _FEWER)

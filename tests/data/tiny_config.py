@@ -9,14 +9,14 @@ model = dict(type='TinyRegressor', norm_cfg=dict(type='MegDetSyncBN'))
 train_dataloader = dict(
     batch_size=4,
     num_workers=1,
-    dataset=dict(type='TinyPictures', length=32, augment=True),
+    dataset=dict(type='TinyImages', length=32, augment=True),
     sampler=dict(type='DefaultSampler', shuffle=True),
     collate_fn=dict(type='default_collate'),
 )
 val_dataloader = dict(
     batch_size=1,
     num_workers=0,
-    dataset=dict(type='TinyPictures', length=6),
+    dataset=dict(type='TinyImages', length=6),
     sampler=dict(type='DefaultSampler', shuffle=False),
     collate_fn=dict(type='default_collate'),
 )

@@ -21,11 +21,11 @@ from torch.utils.data import Dataset
 
 
 @DATASETS.register_module()
-class TinyPictures(Dataset):
+class TinyImages(Dataset):
     """Noise whose mean is to be guessed, brightened at random.
 
     Args:
-        length (int): Number of pictures.
+        length (int): Number of images.
         augment (bool): Whether to brighten. Defaults to False.
     """
 

@@ -2,7 +2,7 @@
 import cv2
 import numpy as np
 
-from mmdet_megdet.demo_data import METAINFO, _texture, make_picture, relight
+from mmdet_megdet.demo_data import METAINFO, _texture, make_image, relight
 
 SIZE = (96, 64)
 
@@ -21,10 +21,10 @@ def test_textures_stay_in_range_and_differ():
     assert sum(plain) + sum(two_tones) < 60
 
 
-def test_light_of_a_grey_picture():
+def test_light_of_a_grey_image():
     grey = np.full((64, 64, 3), 100, np.uint8)
     lit = [relight(np.random.default_rng(i), grey) for i in range(300)]
-    means = np.array([picture.mean(axis=(0, 1)) for picture in lit])
+    means = np.array([image.mean(axis=(0, 1)) for image in lit])
     # 100 * gain * cast + offset, a mean of 4096 noise values of standard
     # deviation 8 at most (5 standard errors), half a level for rounding.
     # Clipping at 0 can only raise the lower end.
@@ -34,14 +34,14 @@ def test_light_of_a_grey_picture():
     # Of 900 uniform products, the ends of the range come close.
     assert means.max() > 200
     assert means.min() < 10
-    noise = [picture.std(axis=(0, 1)).max() for picture in lit]
+    noise = [image.std(axis=(0, 1)).max() for image in lit]
     assert max(noise) < 8 * (1 + 5 / np.sqrt(2 * 4096)) + 0.5
     assert max(noise) > 7
 
 
 def test_objects_have_the_colour_of_their_class():
     for index in range(10):
-        picture, annotations = make_picture('train', index, (128, 128))
+        image, annotations = make_image('train', index, (128, 128))
         for annotation in annotations:
             if annotation['iscrowd']:
                 continue
@@ -50,14 +50,14 @@ def test_objects_have_the_colour_of_their_class():
                 for part in annotation['segmentation']
             ]
             mask = cv2.fillPoly(np.zeros((128, 128), np.uint8), parts, 1)
-            mean = picture[mask > 0].mean(axis=0)
+            mean = image[mask > 0].mean(axis=0)
             distance = np.linalg.norm(METAINFO['palette'] - mean, axis=1)
             assert distance.argmin() + 1 == annotation['category_id']
 
 
-def test_light_varies_each_picture_but_not_the_scene():
-    plain = [make_picture('train', i, SIZE) for i in range(64)]
-    varied = [make_picture('train', i, SIZE, 0, True) for i in range(64)]
+def test_light_varies_each_image_but_not_the_scene():
+    plain = [make_image('train', i, SIZE) for i in range(64)]
+    varied = [make_image('train', i, SIZE, 0, True) for i in range(64)]
     assert [p[1] for p in plain] == [v[1] for v in varied]
     before = np.array([p[0].mean(axis=(0, 1)) for p in plain])
     after = np.array([v[0].mean(axis=(0, 1)) for v in varied])

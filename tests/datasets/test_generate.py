@@ -13,7 +13,7 @@ from mmdet_megdet.demo_data import (
     CLASSES,
     METAINFO,
     generate_shapes,
-    make_picture,
+    make_image,
 )
 
 SMALL = dict(train=18, val=6, size=(64, 48))
@@ -59,7 +59,7 @@ def test_same_parameters_same_bytes(tmp_path):
     assert contents(tmp_path / 'one') == contents(tmp_path / 'two')
 
 
-def test_a_picture_does_not_depend_on_how_many_there_are(tmp_path):
+def test_a_image_does_not_depend_on_how_many_there_are(tmp_path):
     few = generate_shapes(tmp_path / 'few', 5, 1, SMALL['size'])
     many = generate_shapes(tmp_path / 'many', 18, 1, SMALL['size'])
     for name, png in contents(few['train'].images).items():
@@ -103,7 +103,7 @@ def test_valid_coco(data, split):
     )
 
 
-def test_masks_of_a_picture_are_disjoint(data):
+def test_masks_of_a_image_are_disjoint(data):
     coco = COCO(data['train'].annotations)
     for image_id in coco.imgs:
         masks = [
@@ -113,12 +113,12 @@ def test_masks_of_a_picture_are_disjoint(data):
         assert not masks or sum(masks).max() == 1
 
 
-def test_pictures_on_disk_are_the_pictures(data):
+def test_images_on_disk_are_the_images(data):
     for split, paths in data.items():
         coco = COCO(paths.annotations)
         for index, image in coco.imgs.items():
             read = cv2.imread(str(paths.images / image['file_name']))
-            expected, _ = make_picture(split, index, (96, 64))
+            expected, _ = make_image(split, index, (96, 64))
             np.testing.assert_array_equal(read[..., ::-1], expected)
             assert read.shape[:2] == (image['height'], image['width'])
 
@@ -137,7 +137,7 @@ def test_only_the_changed_split_is_written(tmp_path):
     train_json = tmp_path / 'annotations' / 'instances_train.json'
     before = train_json.stat().st_mtime_ns
     message = generate_and_listen(tmp_path, val=4)
-    assert 'val: pictures was 6, is now 4' in message
+    assert 'val: images was 6, is now 4' in message
     assert 'train' not in message
     assert train_json.stat().st_mtime_ns == before
     after = contents(tmp_path / 'images' / 'val')
@@ -162,11 +162,11 @@ def test_changed_parameters_give_the_same_as_a_fresh_run(
     assert contents(tmp_path / 'old') == contents(tmp_path / 'new')
 
 
-def test_missing_picture_is_made_again(tmp_path):
+def test_missing_image_is_made_again(tmp_path):
     generate_shapes(tmp_path, **SMALL)
     before = contents(tmp_path)
     (tmp_path / 'images' / 'val' / '000002.png').unlink()
-    assert 'val: pictures are missing' in generate_and_listen(tmp_path)
+    assert 'val: images are missing' in generate_and_listen(tmp_path)
     assert contents(tmp_path) == before
 
 
@@ -178,10 +178,10 @@ def test_interrupted_run_never_looks_complete(tmp_path, monkeypatch):
     def interrupted(split, index, *args):
         if index == 7:
             raise KeyboardInterrupt
-        return make_picture(split, index, *args)
+        return make_image(split, index, *args)
 
     with monkeypatch.context() as patch:
-        patch.setattr(generate, 'make_picture', interrupted)
+        patch.setattr(generate, 'make_image', interrupted)
         with pytest.raises(KeyboardInterrupt):
             generate_shapes(out, **SMALL, seed=1)
     # Neither half a split, nor an old one beside a new one.
@@ -193,14 +193,12 @@ def test_interrupted_run_never_looks_complete(tmp_path, monkeypatch):
 
 
 def test_refuses_the_data_of_others(tmp_path):
-    images = tmp_path / 'pictures' / 'images' / 'val'
+    images = tmp_path / 'images' / 'images' / 'val'
     images.mkdir(parents=True)
     (images / '000000.png').write_bytes(b'mine')
     with pytest.raises(FileExistsError, match='not a data set of this'):
-        generate_shapes(tmp_path / 'pictures', **SMALL)
-    assert contents(tmp_path / 'pictures') == {
-        'images/val/000000.png': b'mine'
-    }
+        generate_shapes(tmp_path / 'images', **SMALL)
+    assert contents(tmp_path / 'images') == {'images/val/000000.png': b'mine'}
     for text in ('{"info": {"year": 2017}}', '[]', '{', '{"info": null}'):
         folder = tmp_path / 'coco' / 'annotations'
         folder.mkdir(parents=True, exist_ok=True)
@@ -215,8 +213,8 @@ def test_refuses_the_data_of_others(tmp_path):
 @pytest.mark.parametrize(
     ('bad', 'message'),
     [
-        (dict(train=0), 'train=0: the number of pictures'),
-        (dict(val=-3), 'val=-3: the number of pictures'),
+        (dict(train=0), 'train=0: the number of images'),
+        (dict(val=-3), 'val=-3: the number of images'),
         (dict(size=(31, 64)), r'size=\(31, 64\): width and height'),
         (dict(size=(64, 4097)), 'from 32 to 4096'),
         (dict(seed=-1), 'seed=-1: must be from 0'),

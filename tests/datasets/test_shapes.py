@@ -33,7 +33,7 @@ def test_options(tmp_path, text, size):
     found = info(tmp_path, 'train')
     assert (found['width'], found['height']) == size
     assert found['seed'] == 7
-    assert found['pictures'] == 2
+    assert found['images'] == 2
     assert found['vary_light'] is True
 
 
@@ -48,7 +48,7 @@ def test_bad_size(tmp_path, text, capsys):
 def test_errors_are_one_line(tmp_path, capsys):
     assert main([str(tmp_path), '--train', '0']) == 1
     captured = capsys.readouterr().err
-    assert captured.startswith('error: train=0: the number of pictures')
+    assert captured.startswith('error: train=0: the number of images')
     assert captured.count('\n') == 1
 
 

@@ -433,7 +433,7 @@ def train_with_everything(rank, world_size, folder):
     cfg.val_dataloader = dict(
         batch_size=1,
         num_workers=0,
-        dataset=dict(type='TinyPictures', length=4),
+        dataset=dict(type='TinyImages', length=4),
         sampler=dict(type='DefaultSampler', shuffle=False),
         collate_fn=dict(type='default_collate'),
     )

@@ -1,5 +1,5 @@
 # Copyright (c) mmdet_megdet contributors. All rights reserved.
-"""Losses, pictures, annotations, memory and ranks that are not right."""
+"""Losses, images, annotations, memory and ranks that are not right."""
 
 from __future__ import annotations
 
@@ -12,37 +12,37 @@ from pathlib import Path
 
 import pytest
 
-from tests.data.picture_run import (
+from tests.data.image_run import (
     changed,
-    pictures_config,
-    train_on_pictures,
+    images_config,
+    train_on_images,
 )
-from tests.data.picture_task import HEIGHT, WIDTH, write_pictures
+from tests.data.image_task import HEIGHT, WIDTH, write_images
 from tests.data.tiny_run import log_of
 from tests.distributed import faults
 from tests.distributed.faults import Outcome, Run, record
 from tests.distributed.ranks import run_ranks
 
-CONFIG = faults.CONFIG.with_name('pictures_config.py')
+CONFIG = faults.CONFIG.with_name('images_config.py')
 
 
 @pytest.fixture
-def pictures(tmp_path):
-    """A folder of sound pictures."""
+def images(tmp_path):
+    """A folder of sound images."""
     folder = tmp_path / 'data'
-    write_pictures(folder)
+    write_images(folder)
     return folder
 
 
 @pytest.fixture
-def train(tmp_path, pictures, monkeypatch):
-    """Trains on the pictures, on two ranks under torchrun by default."""
+def train(tmp_path, images, monkeypatch):
+    """Trains on the images, on two ranks under torchrun by default."""
     monkeypatch.setattr(faults, 'CONFIG', CONFIG)
 
     def run(fault: str, torchrun: bool = True, **settings) -> Outcome:
         note = tmp_path / 'run' / 'struck'
         root = 'train_dataloader__dataset__data_root'
-        settings = {root: f'{pictures}/', 'model__note': note} | settings
+        settings = {root: f'{images}/', 'model__note': note} | settings
         started = time.time()
         outcome = Run(tmp_path / 'run', torchrun=torchrun, **settings).finish(
             None if fault_is_later(settings) else started
@@ -60,7 +60,7 @@ def train(tmp_path, pictures, monkeypatch):
 
 
 def strike_at(file: str, folder: Path) -> dict[str, object]:
-    """Notes the time at which a picture's loading begins."""
+    """Notes the time at which an image's loading begins."""
     step = 'train_dataloader__dataset__pipeline__0'
     return {f'{step}__file': file, f'{step}__note': folder / 'run' / 'struck'}
 
@@ -88,7 +88,7 @@ def test_nan_on_one_rank_stops_all(train):
 
 def _train_and_skip(rank: int, world_size: int, data: Path, work_dir: Path):
     os.environ['LOCAL_RANK'] = str(rank)  # the Runner's
-    cfg = pictures_config(
+    cfg = images_config(
         data,
         work_dir,
         launcher='pytorch',
@@ -99,12 +99,12 @@ def _train_and_skip(rank: int, world_size: int, data: Path, work_dir: Path):
         model__fault_iterations=(1,),
         custom_hooks=[dict(type='EMAHook')],
     )
-    _, states = train_on_pictures(cfg)
+    _, states = train_on_images(cfg)
     return [changed(*pair) for pair in pairwise(states)], states[-1]
 
 
-def test_infinity_on_one_rank_skipped_by_all(pictures, tmp_path):
-    results = run_ranks(_train_and_skip, 2, pictures, tmp_path / 'run')
+def test_infinity_on_one_rank_skipped_by_all(images, tmp_path):
+    results = run_ranks(_train_and_skip, 2, images, tmp_path / 'run')
     everything = {'weights', 'buffers', 'momenta', 'ema'}
     for steps, _ in results:
         assert steps == [everything, set(), everything, everything]
@@ -114,9 +114,9 @@ def test_infinity_on_one_rank_skipped_by_all(pictures, tmp_path):
     assert 'The update is skipped, number 1 of at most 10.' in log
 
 
-def test_picture_cut_off(train, pictures, tmp_path):
+def test_image_cut_off(train, images, tmp_path):
     """OpenCV alone would fill it up; torchrun ends the rank that waits."""
-    path = pictures / 'images' / '13.jpg'
+    path = images / 'images' / '13.jpg'
     whole = path.read_bytes()
     path.write_bytes(whole[: len(whole) // 2])
     outcome = train(
@@ -137,11 +137,11 @@ def test_picture_cut_off(train, pictures, tmp_path):
     assert other not in log or f'rank {rank}: failed in' in log
 
 
-def test_picture_missing(train, pictures, tmp_path):
-    path = pictures / 'images' / '6.jpg'
+def test_image_missing(train, images, tmp_path):
+    path = images / 'images' / '6.jpg'
     path.unlink()
     outcome = train(
-        'a picture missing, torchrun', **strike_at('6.jpg', tmp_path)
+        'an image missing, torchrun', **strike_at('6.jpg', tmp_path)
     )
     assert outcome.statuses == [1]
     (log,) = outcome.logs
@@ -149,8 +149,8 @@ def test_picture_missing(train, pictures, tmp_path):
     assert re.search(r'rank \d of 2 fails in epoch 1, update .*DataError', log)
 
 
-def test_annotations_that_would_be_left_out(train, pictures):
-    path = pictures / 'annotations.json'
+def test_annotations_that_would_be_left_out(train, images):
+    path = images / 'annotations.json'
     content = json.loads(path.read_text())
     content['categories'].append(dict(id=7, name='cone'))
     content['annotations'][3]['category_id'] = 7
@@ -172,8 +172,8 @@ def test_annotations_that_would_be_left_out(train, pictures):
         assert 'id 108' not in log
 
 
-def test_annotation_file_empty(train, pictures):
-    path = pictures / 'annotations.json'
+def test_annotation_file_empty(train, images):
+    path = images / 'annotations.json'
     path.write_text('')
     outcome = train('annotation file empty', False)
     assert outcome.statuses == [1, 1]

@@ -95,7 +95,7 @@ class FirstIteration(Hook):
     def after_train_iter(self, runner, batch_idx, data_batch, outputs):
         self.losses.append(outputs['loss'].item())
         if batch_idx == 0:
-            self.pictures = [x.double().sum() for x in data_batch['inputs']]
+            self.images = [x.double().sum() for x in data_batch['inputs']]
             self.buffers = {
                 name: (layer.running_mean.clone(), layer.running_var.clone())
                 for name, layer in runner.model.module.named_modules()
@@ -124,7 +124,7 @@ def train(rank, world_size, path, data, work_dir):
     runner.train()
     (seen,) = [h for h in runner.hooks if isinstance(h, FirstIteration)]
     return dict(
-        pictures=seen.pictures,
+        images=seen.images,
         buffers=seen.buffers,
         losses=seen.losses,
         accumulation=runner.optim_wrapper._accumulative_counts,
@@ -142,7 +142,7 @@ def train(rank, world_size, path, data, work_dir):
 
 
 def without_mosaics(cfg):
-    """RTMDet's pipeline puts pictures together, at 640 pixels."""
+    """RTMDet's pipeline puts images together, at 640 pixels."""
     pipeline = [
         dict(type='LoadImageFromFile'),
         dict(type='LoadAnnotations', with_bbox=True),
@@ -162,19 +162,19 @@ def without_mosaics(cfg):
 
 
 @pytest.fixture(scope='module')
-def pictures(tmp_path_factory):
-    folder = tmp_path_factory.mktemp('pictures')
+def images(tmp_path_factory):
+    folder = tmp_path_factory.mktemp('images')
     coco_like(folder, SIDE, train=RANKS * IMAGES * ACCUMULATION, val=RANKS)
     return folder
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize('name', TABLE)
-def test_on_two_ranks(name, pictures, tmp_path):
+def test_on_two_ranks(name, images, tmp_path):
     expected = TABLE[name]
     path = tmp_path / f'{name}_megdet.py'
     path.write_text(examples()[name])
-    first, second = run_ranks(train, RANKS, path, pictures, tmp_path)
+    first, second = run_ranks(train, RANKS, path, images, tmp_path)
 
     for result in (first, second):
         parts = Counter(name.split('.')[0] for name in result['buffers'])
@@ -187,7 +187,7 @@ def test_on_two_ranks(name, pictures, tmp_path):
         )
         assert len(result['losses']) == ACCUMULATION
         assert all(0 < loss < 1000 for loss in result['losses'])
-    assert set(first['pictures']).isdisjoint(second['pictures'])
+    assert set(first['images']).isdisjoint(second['images'])
     for layer, buffers in first['buffers'].items():
         for own, other, at_birth in zip(
             buffers, second['buffers'][layer], (0, 1), strict=True

@@ -48,7 +48,7 @@ def test_sigterm_to_one_rank_started_alone(tmp_path, undisturbed):
     assert 'epoch 2 goes on with update 2 of 4' in log
     assert 'Epoch(train) [2][2/4]' in log
 
-    # The pictures of every micro-step, and what became of them.
+    # The images of every micro-step, and what became of them.
     for rank in range(2):
         assert diary(tmp_path, rank) == diary(undisturbed, rank)
         assert len(diary(tmp_path, rank)) == 24

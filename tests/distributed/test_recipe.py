@@ -16,7 +16,7 @@ from tests.data.small_coco import coco_like
 CONFIG = 'configs/megdet/r50_fpn_256bs.py'
 SIDE = 96
 
-# What makes 256 large images fit two cores: one small picture per rank, an
+# What makes 256 large images fit two cores: one small image per rank, an
 # update every iteration, fewer proposals. The model is the recipe's.
 SMALL = [
     'model.backbone.init_cfg=None',
@@ -27,7 +27,7 @@ SMALL = [
         for loader in ('train', 'val', 'test')
         for option in ('num_workers=0', 'persistent_workers=False')
     ),
-    # Pictures without objects take part.
+    # Images without objects take part.
     'train_dataloader.dataset.filter_cfg.filter_empty_gt=False',
     f'train_dataloader.dataset.pipeline.2.scale=({SIDE},{SIDE})',
     f'val_dataloader.dataset.pipeline.1.scale=({SIDE},{SIDE})',
@@ -107,8 +107,8 @@ def assert_learning_rates(lines):
 def test_recipe_on_eight_ranks(root, tmp_path):
     data, work_dir = tmp_path / 'coco', tmp_path / 'work_dir'
     coco_like(data, SIDE)
-    # 24 pictures on 8 ranks: three iterations an epoch, and as many updates.
-    # One of the pictures shows no object, and is a rank's whole batch.
+    # 24 images on 8 ranks: three iterations an epoch, and as many updates.
+    # One of the images shows no object, and is a rank's whole batch.
     train = train_command(8, work_dir)
     output = run(root, data, *train, '--cfg-options', 'train_cfg.max_epochs=1')
     assert plan_rows(output) == {

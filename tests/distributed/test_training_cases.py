@@ -48,7 +48,7 @@ def batches(world_size, number):
     generator = torch.Generator().manual_seed(1)
     shape = (number, world_size, 2, 2, 8, 8)
     x = torch.randn(shape, dtype=torch.double, generator=generator)
-    # The ranks' pictures differ in level.
+    # The ranks' images differ in level.
     return x + torch.arange(world_size).view(1, -1, 1, 1, 1, 1)
 
 

@@ -100,10 +100,10 @@ ELSEWHERE = {
         'distributed/test_recipe.py::test_recipe_on_eight_ranks'
     ),
     r'python tools/train\.py (CONFIG|configs/\S+)': (
-        'docs/test_walkthrough.py::test_own_pictures_are_trained_on'
+        'docs/test_walkthrough.py::test_own_images_are_trained_on'
     ),
     r'python tools/test\.py CONFIG CHECKPOINT( --out \S+)?': (
-        'docs/test_walkthrough.py::test_own_pictures_are_trained_on'
+        'docs/test_walkthrough.py::test_own_images_are_trained_on'
     ),
     r'python tools/test\.py CONFIG CHECKPOINT --show-dir \S+': (
         'docs/test_walkthrough.py::test_detections_are_drawn'
@@ -115,10 +115,10 @@ ELSEWHERE = {
         'docs/test_walkthrough.py::test_confusion_matrix_draws'
     ),
     r'python \$mim_tools/analysis_tools/analyze_results\.py .*': (
-        'docs/test_walkthrough.py::test_analyze_results_sorts_pictures'
+        'docs/test_walkthrough.py::test_analyze_results_sorts_images'
     ),
     r'python tools/analysis/plot_log\.py \S+': (
-        'tools/test_plot_log.py::test_command_writes_a_picture'
+        'tools/test_plot_log.py::test_command_writes_a_image'
     ),
     r'python tools/analysis/plot_bn_stats\.py \S+': (
         'tools/test_plot_bn_stats.py::test_hook_writes_what_is_read'

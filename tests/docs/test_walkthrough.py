@@ -1,5 +1,5 @@
 # Copyright (c) mmdet_megdet contributors. All rights reserved.
-"""Own pictures as `docs/getting_started.md` says, mmdet's tools afterwards.
+"""Own images as `docs/getting_started.md` says, mmdet's tools afterwards.
 
 All in this process, since starting one takes longer than the work.
 """
@@ -56,7 +56,7 @@ def quick(run: str) -> list[str]:
     return ['--cfg-options', *QUICK, f'experiment_name=walkthrough_{run}']
 
 
-def own_pictures(folder: Path) -> None:
+def own_images(folder: Path) -> None:
     """Generated ones, which pass for cats and dogs, where the page has it."""
     paths = generate_shapes(folder / 'shapes', train=16, val=4, size=(96, 96))
     mine = folder / 'data' / 'mine'
@@ -88,14 +88,14 @@ def trained(tmp_path_factory):
         if block.mark == f'file: {CONFIG}'
     ]
     (folder / CONFIG).write_text(block.text)
-    own_pictures(folder)
+    own_images(folder)
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(folder)
         call(train_tool.main, CONFIG, *quick('train'))
         call(
             test_tool.main,
             *(CONFIG, CHECKPOINT, '--out', 'results.pkl'),
-            *('--show-dir', 'pictures'),
+            *('--show-dir', 'images'),
             *quick('test'),
             'test_evaluator.outfile_prefix=predictions',
         )
@@ -108,7 +108,7 @@ def there(trained, monkeypatch):
     return trained
 
 
-def test_own_pictures_are_trained_on(there):
+def test_own_images_are_trained_on(there):
     (scalars,) = there.glob('work_dirs/mine/*/vis_data/scalars.json')
     lines = [json.loads(line) for line in scalars.read_text().splitlines()]
     assert [x['step'] for x in lines if 'coco/bbox_mAP' in x] == [1]
@@ -116,16 +116,16 @@ def test_own_pictures_are_trained_on(there):
     assert len(predictions) == 4
     labels = {
         label
-        for picture in predictions
-        for label in picture['pred_instances']['labels'].tolist()
+        for image in predictions
+        for label in image['pred_instances']['labels'].tolist()
     }
     assert labels
     assert labels <= {0, 1}
 
 
 def test_detections_are_drawn(there):
-    pictures = list(there.glob('work_dirs/mine/*/pictures/*.png'))
-    assert len(pictures) == 4
+    images = list(there.glob('work_dirs/mine/*/images/*.png'))
+    assert len(images) == 4
 
 
 def test_eval_metric_repeats_what_test_said(there, capsys):
@@ -139,18 +139,18 @@ def test_eval_metric_repeats_what_test_said(there, capsys):
 
 def test_confusion_matrix_draws(there):
     call(ANALYSIS / 'confusion_matrix.py', CONFIG, 'results.pkl', 'confusion')
-    picture = mmengine.fileio.get('confusion/confusion_matrix.png')
-    assert picture.startswith(b'\x89PNG')
+    image = mmengine.fileio.get('confusion/confusion_matrix.png')
+    assert image.startswith(b'\x89PNG')
 
 
-def test_analyze_results_sorts_pictures(there):
+def test_analyze_results_sorts_images(there):
     call(
         ANALYSIS / 'analyze_results.py', CONFIG, 'results.pkl', 'analysis',
         '--topk', '1', '--cfg-options', 'model.backbone.init_cfg=None',
     )  # fmt: skip
     for folder in ('good', 'bad'):
-        (picture,) = Path('analysis', folder).iterdir()
-        assert re.fullmatch(r'\d+_\d\.\d+\.png', picture.name)
+        (image,) = Path('analysis', folder).iterdir()
+        assert re.fullmatch(r'\d+_\d\.\d+\.png', image.name)
 
 
 def test_coco_error_analysis_takes_the_json(there):

@@ -8,8 +8,8 @@ import pytest
 from mmdet_megdet.errors import ConfigError, DataError
 from mmdet_megdet.faults import DataCheckHook
 from mmdet_megdet.faults.data import check_annotation_files
-from tests.data.picture_run import pictures_config, train_on_pictures
-from tests.data.picture_task import write_pictures
+from tests.data.image_run import images_config, train_on_images
+from tests.data.image_task import write_images
 from tests.data.tiny_run import log_of
 
 
@@ -17,7 +17,7 @@ from tests.data.tiny_run import log_of
 def path(tmp_path):
     """A file with a category of which the config does not know."""
     folder = tmp_path / 'data'
-    content = write_pictures(folder)
+    content = write_images(folder)
     content['categories'].append(dict(id=7, name='cone'))
     content['annotations'][3]['category_id'] = 7
     content['annotations'][4]['bbox'] = [4, -3, 10, 8]
@@ -29,8 +29,8 @@ def path(tmp_path):
 @pytest.fixture
 def train(path, tmp_path):
     def run(**settings):
-        cfg = pictures_config(path.parent, tmp_path / 'run', **settings)
-        return train_on_pictures(cfg)
+        cfg = images_config(path.parent, tmp_path / 'run', **settings)
+        return train_on_images(cfg)
 
     return run
 
@@ -55,7 +55,7 @@ def test_left_out_on_purpose(train, path, tmp_path):
     assert 'reaches over the edge of the image: id 104 (image 4, ' in log
 
 
-def test_off_reads_no_annotations_but_pictures(train, path, monkeypatch):
+def test_off_reads_no_annotations_but_images(train, path, monkeypatch):
     monkeypatch.setattr(
         'mmdet_megdet.faults.data.judge',
         lambda *_: pytest.fail('reads'),
@@ -64,8 +64,8 @@ def test_off_reads_no_annotations_but_pictures(train, path, monkeypatch):
     content = json.loads(path.read_text())
     content['annotations'][3]['category_id'] = 1
     path.write_text(json.dumps(content))
-    picture = path.parent / 'images' / '0.jpg'
-    picture.write_bytes(picture.read_bytes()[:-300])
+    image = path.parent / 'images' / '0.jpg'
+    image.write_bytes(image.read_bytes()[:-300])
     with pytest.raises(DataError, match=r'image 0 \(.*cut off'):
         train(default_hooks__data_check__annotations='off')
 
@@ -77,7 +77,7 @@ def test_what_a_tool_has_judged_is_not_read_again(
     content = json.loads(path.read_text())
     content['annotations'][3]['category_id'] = 1
     path.write_text(json.dumps(content))
-    cfg = pictures_config(path.parent, tmp_path / 'run')
+    cfg = images_config(path.parent, tmp_path / 'run')
     assert len(check_annotation_files(cfg)) == 1
     monkeypatch.setattr(
         'mmdet_megdet.faults.data.judge',
@@ -101,14 +101,14 @@ def test_wrong_option_is_refused():
         DataCheckHook(annotations='no')
 
 
-def test_a_worker_that_started_first_names_the_picture(tmp_path):
+def test_a_worker_that_started_first_names_the_image(tmp_path):
     """Under MMEngine's loop by iteration workers start ahead of hooks."""
     folder = tmp_path / 'data'
-    write_pictures(folder)
+    write_images(folder)
     for number in (3, 5):
-        picture = folder / 'images' / f'{number}.jpg'
-        picture.write_bytes(picture.read_bytes()[:-300])
-    cfg = pictures_config(
+        image = folder / 'images' / f'{number}.jpg'
+        image.write_bytes(image.read_bytes()[:-300])
+    cfg = images_config(
         folder,
         tmp_path / 'run',
         train_dataloader__num_workers=1,
@@ -118,4 +118,4 @@ def test_a_worker_that_started_first_names_the_picture(tmp_path):
     cfg.param_scheduler = None
     del cfg.default_hooks['total_batch']
     with pytest.raises(DataError, match=r'image [35] \(.*cut off'):
-        train_on_pictures(cfg)
+        train_on_images(cfg)

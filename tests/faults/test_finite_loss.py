@@ -11,8 +11,8 @@ from torch import nn
 
 from mmdet_megdet.errors import ConfigError, NonFiniteLossError
 from mmdet_megdet.faults import FiniteLossHook
-from tests.data.picture_run import changed, pictures_config, train_on_pictures
-from tests.data.picture_task import write_pictures
+from tests.data.image_run import changed, images_config, train_on_images
+from tests.data.image_task import write_images
 from tests.data.tiny_run import log_of
 
 # What an iteration without an update changes when none is accumulated.
@@ -21,14 +21,14 @@ ALL = {'weights', 'buffers', 'momenta', 'ema'}
 
 
 @pytest.fixture(scope='module')
-def pictures(tmp_path_factory):
-    folder = tmp_path_factory.mktemp('pictures') / 'data'
-    write_pictures(folder)
+def images(tmp_path_factory):
+    folder = tmp_path_factory.mktemp('images') / 'data'
+    write_images(folder)
     return folder
 
 
 @pytest.fixture
-def train(pictures, tmp_path):
+def train(images, tmp_path):
     """Eight updates of two images at once, unless said."""
 
     def run(**settings):
@@ -38,9 +38,7 @@ def train(pictures, tmp_path):
             'model__fault': 'pixel',
             'custom_hooks': [dict(type='EMAHook')],
         } | settings
-        return train_on_pictures(
-            pictures_config(pictures, tmp_path, **settings)
-        )
+        return train_on_images(images_config(images, tmp_path, **settings))
 
     return run
 
@@ -175,9 +173,7 @@ def test_gradients_that_overflow_stay_grad_scalers_business(
             self.calls += 1
             return gradient * (float('inf') if self.calls == 3 else 1)
 
-    monkeypatch.setattr(
-        'tests.data.picture_task.nn.Linear', lambda *a: Head(*a)
-    )
+    monkeypatch.setattr('tests.data.image_task.nn.Linear', lambda *a: Head(*a))
     runner, states = train(
         model__fault=None, optim_wrapper__type='ScalingOptimWrapper'
     )

@@ -5,24 +5,24 @@ import pytest
 import torch
 
 from mmdet_megdet.faults.memory import is_out_of_memory
-from tests.data.picture_run import pictures_config, train_on_pictures
-from tests.data.picture_task import write_pictures
+from tests.data.image_run import images_config, train_on_images
+from tests.data.image_task import write_images
 
 
 @pytest.fixture
 def message(tmp_path):
     """Of a training that runs out of memory in its first iteration."""
-    write_pictures(tmp_path / 'data')
+    write_images(tmp_path / 'data')
 
     def train(**settings):
-        cfg = pictures_config(
+        cfg = images_config(
             tmp_path / 'data',
             tmp_path / 'run',
             model__fault='memory',
             **settings,
         )
         with pytest.raises(torch.OutOfMemoryError) as caught:
-            train_on_pictures(cfg)
+            train_on_images(cfg)
         return str(caught.value)
 
     return train

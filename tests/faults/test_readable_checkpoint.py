@@ -12,7 +12,7 @@ from mmengine.registry import HOOKS
 from mmdet_megdet.errors import CheckpointError
 from tests.data.faults_run import train
 from tests.data.tiny_run import log_of
-from tests.data.tiny_task import TinyPictures
+from tests.data.tiny_task import TinyImages
 
 ONE_CYCLE = [
     dict(type='OneCycleLR', eta_max=0.1, total_steps=24, by_epoch=False)
@@ -30,7 +30,7 @@ class LateDateHook(Hook):
 @pytest.mark.parametrize('atomic', ['Atomic', ''])
 def test_a_run_goes_on_from_what_it_wrote(tmp_path, monkeypatch, atomic):
     info = dict(classes=('noise',), parts=[ConfigDict(a=dict(b=1))])
-    monkeypatch.setattr(TinyPictures, 'metainfo', info)
+    monkeypatch.setattr(TinyImages, 'metainfo', info)
     settings = dict(
         param_scheduler=ONE_CYCLE,
         default_hooks__checkpoint__type=f'{atomic}CheckpointHook',
@@ -54,7 +54,7 @@ def test_a_run_goes_on_from_what_it_wrote(tmp_path, monkeypatch, atomic):
 
 def test_refused_before_training(tmp_path, monkeypatch):
     info = dict(made=datetime.date(2020, 1, 2))
-    monkeypatch.setattr(TinyPictures, 'metainfo', info)
+    monkeypatch.setattr(TinyImages, 'metainfo', info)
     with pytest.raises(CheckpointError) as error:
         train(tmp_path)
     assert 'before training' in str(error.value)

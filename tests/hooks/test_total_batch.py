@@ -1,7 +1,7 @@
 # Copyright (c) mmdet_megdet contributors. All rights reserved.
 """The optimizer's batch under MMEngine's own loops, on one process.
 
-The data set has 32 pictures and the run four epochs: 4 images at once and 16
+The data set has 32 images and the run four epochs: 4 images at once and 16
 an update make 8 micro-batches and 2 updates an epoch.
 """
 

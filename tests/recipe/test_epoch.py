@@ -9,7 +9,7 @@ from torch.utils.data import DataLoader
 from mmdet_megdet.recipe import aspect_ratio_note
 
 
-class Pictures(list):
+class Images(list):
     def get_data_info(self, index):
         """Portraits and landscapes in turn."""
         return dict(width=2 + index % 2, height=3 - index % 2)
@@ -17,7 +17,7 @@ class Pictures(list):
 
 def batches_by_rank(monkeypatch, dataset_size, world_size, images):
     """Sizes of the batches that each rank's loader makes in an epoch."""
-    dataset = Pictures(range(dataset_size))
+    dataset = Images(range(dataset_size))
     made = []
     for rank in range(world_size):
         monkeypatch.setattr(

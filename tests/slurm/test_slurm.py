@@ -80,7 +80,7 @@ def test_two_tasks_test(trained, cluster):
                  work_dir / 'epoch_3.pth', '--work-dir', work_dir / 'test',
                  **job(cluster))  # fmt: skip
     assert result.returncode == 0, result.stdout
-    # 6 pictures / 2 ranks.
+    # 6 images / 2 ranks.
     (tested,) = re.findall(
         r'Epoch\(test\) \[3/3\]    error: (\S+)', result.stdout
     )

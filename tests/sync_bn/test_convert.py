@@ -49,7 +49,7 @@ class OtherDefaults(nn.BatchNorm2d):
 
     def _check_input_dim(self, input):
         if input.dim() != 4:
-            raise ValueError('no picture')
+            raise ValueError('no image')
 
 
 class Activated(nn.BatchNorm2d):

@@ -15,7 +15,7 @@ sys.path.insert(0, str(TOOLS / 'benchmark'))  # as for a script there
 
 import bench_batch_advice as bench
 
-ARGS = ['--seeds', '3', '--epochs', '4', '--pictures', '256', '8']
+ARGS = ['--seeds', '3', '--epochs', '4', '--images', '256', '8']
 
 
 @pytest.fixture

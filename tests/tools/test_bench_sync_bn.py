@@ -79,7 +79,7 @@ def test_bytes_sent_do_not_grow_with_the_ranks(result):
         )
 
 
-def test_table_csv_and_picture_hold_every_row(result):
+def test_table_csv_and_figure_hold_every_row(result):
     printed, folder, rows = result
     with (folder / 'sync_bn.csv').open() as file:
         written = list(csv.DictReader(file))
@@ -90,8 +90,8 @@ def test_table_csv_and_picture_hold_every_row(result):
             all(cell in line for cell in cells)
             for line in printed.splitlines()
         ), (cells, printed)
-    picture = cv2.imread(str(folder / 'sync_bn.png'))
-    assert picture.std() > 10  # not an empty sheet
+    figure = cv2.imread(str(folder / 'sync_bn.png'))
+    assert figure.std() > 10  # not an empty sheet
 
 
 def test_ratios_are_those_of_medians(one_rank, monkeypatch):
@@ -273,13 +273,13 @@ def test_ranks_meet_as_for_a_synchronised_layer_and_share_nothing():
         assert not torch.allclose(ours[1], plain[1])
 
 
-def test_boxes_of_the_training_step_lie_in_the_picture(one_rank):
+def test_boxes_of_the_training_step_lie_in_the_figure(one_rank):
     batch = training_steps.make_batch(3, (96, 64))
     number = 0
-    for picture, sample in zip(
+    for figure, sample in zip(
         batch['inputs'], batch['data_samples'], strict=True
     ):
-        assert picture.shape == (3, 64, 96)
+        assert figure.shape == (3, 64, 96)
         boxes = sample.gt_instances.bboxes
         assert (boxes[:, :2] >= 0).all()
         assert (boxes[:, 2:] > boxes[:, :2]).all()

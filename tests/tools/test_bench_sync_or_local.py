@@ -21,12 +21,12 @@ import bench_sync_or_local as bench
 import sync_or_local_report as report
 
 TINY = ['--data', 'shapes', '--ranks', '2', '--epochs', '1', '--seeds', '3']
-TINY += ['--pictures', '8', '4']
+TINY += ['--images', '8', '4']
 
 
 @pytest.fixture(scope='module')
 def environment():
-    """Takes back where the generated pictures lie."""
+    """Takes back where the generated images lie."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv('SHAPES_ROOT', 'unset')
         patch.setenv('CUDA_VISIBLE_DEVICES', '-1')
@@ -197,8 +197,8 @@ def updates(arm, rank, args):
 @pytest.mark.parametrize(
     ('words', 'reason'),
     [
-        (['--pictures', '12', '4'], '12 training pictures of shapes are no'),
-        (['--ranks', '16'], '200 training pictures of bccd are no whole'),
+        (['--images', '12', '4'], '12 training images of shapes are no'),
+        (['--ranks', '16'], '200 training images of bccd are no whole'),
         (['--arms', 'both'], "invalid choice: 'both'"),
         (['--seeds', '0', '-1'], '--seeds [0, -1]: each from 0 to 4294967295'),
     ],

@@ -18,14 +18,14 @@ import doctor as doctor_tool
 from checks.report import FAIL, PASS, WARN, Report
 
 CONFIG = ROOT / 'configs' / 'megdet' / 'shapes_r18_fpn.py'
-PICTURES = 24
+IMAGES = 24
 
 
 @pytest.fixture(scope='module')
 def shapes(tmp_path_factory):
     """The generated data set, not to be changed."""
     root = tmp_path_factory.mktemp('shapes')
-    generate_shapes(root, train=PICTURES, val=4, size=(128, 128))
+    generate_shapes(root, train=IMAGES, val=4, size=(128, 128))
     return root
 
 
@@ -71,10 +71,8 @@ def test_a_healthy_machine(shapes, tmp_path):
     assert texts['mmcv ops'].startswith('work; ')
     # R18: 20 layers, FPN: 8.
     assert texts['BatchNorm'] == '28 layers synchronise'
-    assert f'{PICTURES} of {PICTURES} images' in texts['annotations (train)']
-    assert texts['pictures (train)'].startswith(
-        f'{PICTURES} of {PICTURES} read'
-    )
+    assert f'{IMAGES} of {IMAGES} images' in texts['annotations (train)']
+    assert texts['images (train)'].startswith(f'{IMAGES} of {IMAGES} read')
     assert 'images are used' in texts['annotations (val, test)']
     assert 'images at once: 8, accumulation: 1' in texts['batch plan']
     assert 'epoch: 3 updates' in texts['batch plan']
@@ -139,10 +137,10 @@ def test_a_broken_machine(shapes, tmp_path):
     assert level == WARN
     assert '1 annotation(s) have a box without area' in text
     assert [
-        text.split(':')[0] for _, text in found(report, 'pictures (train)')
+        text.split(':')[0] for _, text in found(report, 'images (train)')
     ] == [
-        f'1 of {PICTURES} are not there',
-        f'1 of {PICTURES} differ in size from the annotation file',
+        f'1 of {IMAGES} are not there',
+        f'1 of {IMAGES} differ in size from the annotation file',
     ]
     ((level, text),) = found(report, 'annotations (val, test)')
     assert level == FAIL

@@ -265,7 +265,7 @@ def test_every_launcher_trains_alike(tmp_path, slurm):
     results['slurm'] = finished(work_dir)
 
     for epoch, iterations, weight in results.values():
-        assert (epoch, iterations) == (1, 4)  # 32 pictures, 2 ranks x 4
+        assert (epoch, iterations) == (1, 4)  # 32 images, 2 ranks x 4
         assert torch.equal(weight, results['torchrun'][2])
 
     tested = run(
@@ -277,7 +277,7 @@ def test_every_launcher_trains_alike(tmp_path, slurm):
         work_dir,
     )
     assert tested.returncode == 0, tested.stdout
-    assert 'Epoch(test) [3/3]    error: ' in tested.stdout  # 6 pictures / 2
+    assert 'Epoch(test) [3/3]    error: ' in tested.stdout  # 6 images / 2
 
 
 @pytest.mark.parametrize(

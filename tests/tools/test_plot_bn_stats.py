@@ -1,5 +1,5 @@
 # Copyright (c) mmdet_megdet contributors. All rights reserved.
-"""The pictures and the report show what BNStatsMonitorHook wrote."""
+"""The figures and the report show what BNStatsMonitorHook wrote."""
 
 from __future__ import annotations
 
@@ -163,7 +163,7 @@ def test_hook_writes_what_is_read(tmp_path):
 BROWSER = next(
     filter(None, map(shutil.which, ('chromium', 'google-chrome'))), None
 )
-# The pictures' widths, by how much the page is wider than the window, and
+# The figures' widths, by how much the page is wider than the window, and
 # the requests made for it.
 MEASURE = """<script>addEventListener('load', () => document.body.append(
 'measured=' + JSON.stringify([[...document.images].map(i => i.naturalWidth),

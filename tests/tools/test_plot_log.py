@@ -194,7 +194,7 @@ def test_figure_shows_the_curves():
     plot_log.plt.close(figure)
 
 
-def test_command_writes_a_picture(tmp_path, capsys):
+def test_command_writes_a_figure(tmp_path, capsys):
     write_run(tmp_path, 'run', FIRST)
     assert plot_log.main([str(tmp_path)]) == 0
     assert str(tmp_path / 'log.png') in capsys.readouterr().out

@@ -136,7 +136,7 @@ def test_shown_samples():
 
 
 def batches(epoch: int) -> list[list[int]]:
-    dataset = soak_task.SoakPictures(400)
+    dataset = soak_task.SoakImages(400)
     sampler = soak_task.UnevenBatchSampler(DefaultSampler(dataset, seed=0), 4)
     sampler.configure(
         total_batch_size=8, unit_size=8, seed=0, rank=0, world_size=1

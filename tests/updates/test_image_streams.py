@@ -161,11 +161,11 @@ def test_spawned_workers_get_the_streams_too(dataset, expected):
 
 
 def test_epochs_and_seeds_draw_anew(folder):
-    pictures = coco(folder, [*LOAD, *AUGMENT, *PACK])
+    images = coco(folder, [*LOAD, *AUGMENT, *PACK])
     seen = set()
     for seed in (3, 4):
-        seed_by_image(pictures, seed)
-        updates = updates_of(pictures)
+        seed_by_image(images, seed)
+        updates = updates_of(images)
         seen |= {image for update in updates for image in update}
     assert len(seen) == 2 * 2 * 16
 

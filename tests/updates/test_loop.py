@@ -243,15 +243,15 @@ def test_it_stops_early(tmp_path):
 
 
 def test_data_time_is_that_of_all_micro_batches(tmp_path, monkeypatch):
-    from tests.data.tiny_task import TinyPictures
+    from tests.data.tiny_task import TinyImages
 
-    load = TinyPictures.__getitem__
+    load = TinyImages.__getitem__
 
     def slowly(self, index):
         time.sleep(0.01)
         return load(self, index)
 
-    monkeypatch.setattr(TinyPictures, '__getitem__', slowly)
+    monkeypatch.setattr(TinyImages, '__getitem__', slowly)
     runner = train(tmp_path, images=2, train_cfg__max_epochs=1)
     data, whole = (
         runner.message_hub.get_scalar(f'train/{name}').data[0]

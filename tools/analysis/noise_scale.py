@@ -42,7 +42,7 @@ from mmdet_megdet.noise import (
 )
 
 BATCHES = tuple(2**power for power in range(4, 13))
-PICTURE = 'noise_scale.png'
+FIGURE = 'noise_scale.png'
 # An interval as wide as this says the order of magnitude at best.
 _WIDE = 4
 
@@ -195,7 +195,7 @@ def draw(
         lr_batch (int): ...with this number of images an update.
 
     Returns:
-        Figure: Two pictures side by side.
+        Figure: Two figures side by side.
     """
     figure, (left, right) = plt.subplots(
         1, 2, figsize=(12, 4.5), layout='constrained'
@@ -292,7 +292,7 @@ def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument(
         '--out',
         type=Path,
-        help=f'picture to write (default: WORK_DIR/{PICTURE})',
+        help=f'figure to write (default: WORK_DIR/{FIGURE})',
     )
     args = parser.parse_args(argv)
     for name in ('lr', 'lr_batch', 'phases'):
@@ -314,7 +314,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         int: Exit status: 0, or 1 where nothing was measured.
     """
     args = parse_args(argv)
-    out = args.out or args.work_dir / PICTURE
+    out = args.out or args.work_dir / FIGURE
     try:
         records = read_records(args.work_dir)
         if not records:

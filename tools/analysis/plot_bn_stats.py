@@ -1,5 +1,5 @@
 # Copyright (c) mmdet_megdet contributors. All rights reserved.
-"""Show what BNStatsMonitorHook measured: three pictures and a report.
+"""Show what BNStatsMonitorHook measured: three figures and a report.
 
 Reads ``WORK_DIR/bn_stats.jsonl``, of a running job too.
 
@@ -34,7 +34,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         int: Exit status: 0, or 1 where there is nothing to plot.
     """
     parser = argparse.ArgumentParser(
-        description='Show what BNStatsMonitorHook measured: three pictures '
+        description='Show what BNStatsMonitorHook measured: three figures '
         'and a report that holds them.'
     )
     parser.add_argument('work_dir', help='work dir of the training run')
@@ -51,20 +51,20 @@ def main(argv: Sequence[str] | None = None) -> int:
         if note is not None:
             print(f'note: {note}', file=sys.stderr)
         out.mkdir(parents=True, exist_ok=True)
-        pictures = {}
+        figures = {}
         for name, section in SECTIONS.items():
             figure = section.draw(records)
             buffer = io.BytesIO()
             figure.savefig(buffer, format='png', dpi=150)
             plt.close(figure)
-            pictures[name] = buffer.getvalue()
-            (out / f'{name}.png').write_bytes(pictures[name])
-        page = render(records, pictures, work_dir.resolve().name)
+            figures[name] = buffer.getvalue()
+            (out / f'{name}.png').write_bytes(figures[name])
+        page = render(records, figures, work_dir.resolve().name)
         (out / REPORT).write_text(page, encoding='utf-8')
     except (ValueError, OSError) as error:
         print(f'error: {error}', file=sys.stderr)
         return 1
-    print(f'wrote {out / REPORT} and its pictures')
+    print(f'wrote {out / REPORT} and its figures')
     return 0
 
 

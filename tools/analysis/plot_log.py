@@ -266,7 +266,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     )
     parser.add_argument('work_dir', help='work dir of the training run')
     parser.add_argument(
-        '--out', help='picture to write (default: WORK_DIR/log.png)'
+        '--out', help='figure to write (default: WORK_DIR/log.png)'
     )
     args = parser.parse_args(argv)
     out = Path(args.out or Path(args.work_dir) / 'log.png')

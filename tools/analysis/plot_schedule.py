@@ -124,7 +124,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument(
         '--out',
         type=Path,
-        help='picture to write (default: work_dirs/CONFIG/schedule.png)',
+        help='figure to write (default: work_dirs/CONFIG/schedule.png)',
     )
     parser.add_argument(
         '--csv', type=Path, help='table of the exact values to write'

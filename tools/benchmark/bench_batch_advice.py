@@ -1,7 +1,7 @@
 # Copyright (c) mmdet_megdet contributors. All rights reserved.
 """Whether the advice for batch and learning rate holds: AP after training.
 
-The narrow Faster R-CNN of ``sync_or_local_runs.py`` on generated pictures,
+The narrow Faster R-CNN of ``sync_or_local_runs.py`` on generated images,
 trained by SGD in one process at 8, 32 and 128 images an update, which are 1,
 4 and 16 micro-steps of 8 images. All runs see as many images, with warm-up
 and drop at the same epochs, and BatchNorm over 8 images.
@@ -72,7 +72,7 @@ def config(
 ) -> Config:
     """Return the config of a run."""
     cfg = Config.fromfile(CONFIGS / 'shapes_r18_fpn.py')
-    epochs, per_epoch = args.epochs, args.pictures[0] // batch
+    epochs, per_epoch = args.epochs, args.images[0] // batch
     name = f'{batch}_{rule.replace(" ", "_")}_{lr:.4g}_{seed}'
     settings = {
         'work_dir': str(args.out / name),
@@ -168,7 +168,7 @@ class Runs:
             rule=rule,
             lr=lr,
             epochs=self.args.epochs,
-            pictures=[*self.args.pictures],
+            images=[*self.args.images],
         )
         for result in self.done:
             if all(
@@ -261,18 +261,18 @@ def parse_args(argv: Sequence[str] | None = None) -> argparse.Namespace:
     add('--seeds', nargs='+', type=int, default=[0, 1, 2])
     add('--epochs', type=positive, default=8)
     add(
-        '--pictures',
+        '--images',
         nargs=2,
         type=positive,
         default=(1024, 160),
         metavar=('TRAIN', 'VAL'),
-        help='number of generated pictures',
+        help='number of generated images',
     )
     add('--out', type=Path, default=Path('work_dirs/batch_advice'))
     args = parser.parse_args(argv)
-    if args.pictures[0] % max(BATCHES):
+    if args.images[0] % max(BATCHES):
         parser.error(
-            f'{args.pictures[0]} training pictures are no whole number of '
+            f'{args.images[0]} training images are no whole number of '
             f'updates of {max(BATCHES)}: the runs would not see as many'
         )
     if torch.cuda.is_available():
@@ -286,10 +286,10 @@ def parse_args(argv: Sequence[str] | None = None) -> argparse.Namespace:
 def main(argv: Sequence[str] | None = None) -> None:
     """Makes the runs that are missing and prints the table of all."""
     args = parse_args(argv)
-    train_pictures, val_pictures = args.pictures
-    root = args.out / f'light_{train_pictures}_{val_pictures}'
+    train_images, val_images = args.images
+    root = args.out / f'light_{train_images}_{val_images}'
     cv2.setNumThreads(0)
-    generate_shapes(root, train_pictures, val_pictures, SIZE, vary_light=True)
+    generate_shapes(root, train_images, val_images, SIZE, vary_light=True)
     os.environ['SHAPES_ROOT'] = str(root)
     register_all_modules(init_default_scope=False)
     runs = Runs(args)

@@ -218,7 +218,7 @@ def parse_args(argv: Sequence[str] | None = None) -> argparse.Namespace:
         '--repeats', type=positive, default=20, help='samples of each layer'
     )
     parser.add_argument(
-        '--out', type=Path, help='folder for a table (CSV, JSON) and a picture'
+        '--out', type=Path, help='folder for a table (CSV, JSON) and an image'
     )
     args = parser.parse_args(argv)
     for world_size in args.world_sizes:

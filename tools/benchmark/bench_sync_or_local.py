@@ -8,7 +8,7 @@ Three ways to train Faster R-CNN R18-FPN on 8 images an update:
   statistics pooled over the ranks before validation (``bn_size=1``);
 - single: one process with 8 images and plain BatchNorm's arithmetic.
 
-Two data sets: generated pictures whose light varies from picture to picture,
+Two data sets: generated images whose light varies from image to image,
 and BCCD, photographs that are alike (``BCCD_ROOT`` tells where it lies). The
 configs are those of ``configs/megdet``, with the overrides of
 ``sync_or_local_runs.py``. Runs of one seed begin with the same weights and see
@@ -50,7 +50,7 @@ from rich.progress import (
 from sync_or_local_report import print_table, save, summarise
 from sync_or_local_runs import (
     ARMS,
-    BCCD_PICTURES,
+    BCCD_IMAGES,
     CONFIG_OF,
     EPOCHS,
     SIZE,
@@ -61,7 +61,7 @@ from mmdet_megdet.demo_data import generate_shapes
 
 
 def prepare_data(args: argparse.Namespace) -> None:
-    """Generates the pictures and tells the configs where data sets lie.
+    """Generates the images and tells the configs where data sets lie.
 
     Raises:
         ValueError: If BCCD is asked for and isn't there.
@@ -75,7 +75,7 @@ def prepare_data(args: argparse.Namespace) -> None:
                 'by BCCD_ROOT=FOLDER, or leave it out by --data shapes.'
             )
     if 'shapes' in args.data:
-        train, val = args.pictures
+        train, val = args.images
         root = args.out / f'light_{train}_{val}'
         # The ranks are forked, and threads are not taken along.
         cv2.setNumThreads(0)
@@ -97,20 +97,20 @@ def parse_args(argv: Sequence[str] | None = None) -> argparse.Namespace:
     lengths = ', '.join(f'{n} of {data}' for data, n in EPOCHS.items())
     add('--epochs', type=positive, help=f'instead of {lengths}')
     add(
-        '--pictures',
+        '--images',
         nargs=2,
         type=positive,
         default=(320, 160),
         metavar=('TRAIN', 'VAL'),
-        help='number of generated pictures',
+        help='number of generated images',
     )
     add('--out', type=Path, default=Path('work_dirs/sync_or_local'))
     args = parser.parse_args(argv)
-    pictures = dict(shapes=args.pictures[0], bccd=BCCD_PICTURES)
+    images = dict(shapes=args.images[0], bccd=BCCD_IMAGES)
     for data in args.data:
-        if pictures[data] % args.ranks:
+        if images[data] % args.ranks:
             parser.error(
-                f'{pictures[data]} training pictures of {data} are no whole '
+                f'{images[data]} training images of {data} are no whole '
                 f'number of updates of {args.ranks} images (--ranks): the '
                 'arms would not see the same images'
             )

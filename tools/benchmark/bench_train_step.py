@@ -9,7 +9,7 @@ synchronised layer needs and whose result nobody uses; and with
 synchronised layer pays.
 
 Every rank holds all models, with equal weights, and they take turns on the
-same generated pictures, so that all see the machine in the same state. A
+same generated images, so that all see the machine in the same state. A
 step's time is that of the rank that took longest.
 
 Example::

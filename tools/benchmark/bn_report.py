@@ -1,5 +1,5 @@
 # Copyright (c) mmdet_megdet contributors. All rights reserved.
-"""Table and picture of what bench_sync_bn.py has measured."""
+"""Table and image of what bench_sync_bn.py has measured."""
 
 from __future__ import annotations
 

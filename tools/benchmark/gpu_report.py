@@ -279,11 +279,11 @@ def detector(norm: str, device: torch.device, settings: Settings):
 
     images and boxes generated.
     """
-    from training_steps import make_batch as make_pictures
+    from training_steps import make_batch as make_images
     from training_steps import make_model
 
     model, wrapper = make_model(norm, device, recipe(norm))
-    batch = make_pictures(settings.images, settings.size, with_masks=True)
+    batch = make_images(settings.images, settings.size, with_masks=True)
     return partial(model.train_step, batch, wrapper)
 
 

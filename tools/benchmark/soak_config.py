@@ -12,7 +12,7 @@ train_dataloader = dict(
     num_workers=1,
     batch_size=images_per_gpu,
     # 100 updates an epoch.
-    dataset=dict(type='SoakPictures', length=1600),
+    dataset=dict(type='SoakImages', length=1600),
     sampler=dict(type='DefaultSampler', shuffle=True),
     batch_sampler=dict(type='UnevenBatchSampler'),
     collate_fn=dict(type='soak_collate'),

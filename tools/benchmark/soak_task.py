@@ -39,7 +39,7 @@ SIZE = 16
 
 
 @DATASETS.register_module()
-class SoakPictures(Dataset):
+class SoakImages(Dataset):
     """Noise whose mean is to be guessed, without random augmentation."""
 
     metainfo = dict(classes=('noise',))
@@ -52,14 +52,14 @@ class SoakPictures(Dataset):
 
     def __getitem__(self, index: int) -> dict[str, Tensor]:
         generator = torch.Generator().manual_seed(index)
-        picture = torch.randn(3, SIZE, SIZE, generator=generator)
-        picture += torch.randn((), generator=generator)
-        return dict(inputs=picture, targets=picture.mean().reshape(1))
+        image = torch.randn(3, SIZE, SIZE, generator=generator)
+        image += torch.randn((), generator=generator)
+        return dict(inputs=image, targets=image.mean().reshape(1))
 
 
 @FUNCTIONS.register_module()
 def soak_collate(items: list[dict[str, Tensor]]) -> dict[str, Tensor]:
-    """A batch of any number of pictures, none included."""
+    """A batch of any number of images, none included."""
     inputs = [torch.empty(0, 3, SIZE, SIZE)]
     targets = [torch.empty(0, 1)]
     for item in items:

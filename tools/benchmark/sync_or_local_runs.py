@@ -20,7 +20,7 @@ from mmdet_megdet.cli import build_runner
 CONFIGS = Path(__file__).resolve().parents[2] / 'configs' / 'megdet'
 SIZE = (96, 96)
 BCCD_SIZE = (192, 144)
-BCCD_PICTURES = 200
+BCCD_IMAGES = 200
 
 # Small, since many ranks share few cores: narrow layers, no fourth stage (a
 # few pixels wide here), few proposals, no workers. One optimizer for both.
@@ -75,7 +75,7 @@ OVERRIDES = {
         'train_dataloader.dataset.pipeline.2.scale': BCCD_SIZE,
         'val_dataloader.dataset.pipeline.1.scale': BCCD_SIZE,
         # Of 205, so that all ranks make whole updates only.
-        'train_dataloader.dataset.indices': BCCD_PICTURES,
+        'train_dataloader.dataset.indices': BCCD_IMAGES,
     },
 }
 # By arm: whether the images of an update are spread over ranks, and the
@@ -136,7 +136,7 @@ class Run:
         if result['settings'] != self.settings():
             raise ValueError(
                 f'{path} is the result of other settings: --ranks, --epochs, '
-                '--pictures, where the data set lies, or the config itself. '
+                '--images, where the data set lies, or the config itself. '
                 'Choose another --out, or remove the file to make the run '
                 'anew.'
             )

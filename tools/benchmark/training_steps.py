@@ -2,7 +2,7 @@
 """Training steps of a small detector that take turns and are compared.
 
 The detector is Faster R-CNN R18-FPN of ``configs/megdet/bccd_r18_fpn.py``, on
-generated pictures. Steps of all kinds take turns, in another order each
+generated images. Steps of all kinds take turns, in another order each
 round, so that all see the machine in the same state.
 """
 
@@ -32,7 +32,7 @@ from rich.console import Console
 from rich.progress import track
 from rich.table import Table
 
-from mmdet_megdet.demo_data import make_picture
+from mmdet_megdet.demo_data import make_image
 from mmdet_megdet.runtime import MegDetDistributedDataParallel
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -71,10 +71,10 @@ def make_model(
 def make_batch(
     images: int, size: tuple[int, int], with_masks: bool = False
 ) -> dict:
-    """This rank's pictures of shapes, as the config's pipeline packs them.
+    """This rank's images of shapes, as the config's pipeline packs them.
 
     Args:
-        images (int): Number of pictures.
+        images (int): Number of images.
         size (tuple[int, int]): Width and height.
         with_masks (bool): Whether objects have masks too: their boxes.
             Defaults to False.
@@ -82,7 +82,7 @@ def make_batch(
     inputs, samples = [], []
     for index in range(images):
         number = dist.get_rank() * images + index
-        picture, annotations = make_picture('train', number, size)
+        image, annotations = make_image('train', number, size)
         boxes = np.array([a['bbox'] for a in annotations], dtype=np.float32)
         boxes = torch.from_numpy(boxes.reshape(-1, 4))
         boxes[:, 2:] += boxes[:, :2]
@@ -106,7 +106,7 @@ def make_batch(
             ):
                 mask[y1:y2, x1:x2] = 1
             sample.gt_instances.masks = BitmapMasks(masks, height, width)
-        inputs.append(torch.from_numpy(picture).permute(2, 0, 1).contiguous())
+        inputs.append(torch.from_numpy(image).permute(2, 0, 1).contiguous())
         samples.append(sample)
     return dict(inputs=inputs, data_samples=samples)
 

@@ -10,7 +10,7 @@ from typing import Any
 from mmdet_megdet.annotations import Judgement, Verdict
 from mmdet_megdet.faults.data import Mode, is_refused, mode_of
 
-from .pictures import check_pictures
+from .images import check_image_files
 from .report import Finding, failure, passed, warning
 
 _FOLDER = (
@@ -64,11 +64,11 @@ def check_images(
         one, roles = same[0], [j.use.role for j in same]
         name = ', '.join(dict.fromkeys(roles))
         if Path(one.use.folder).is_dir() or '://' in one.use.folder:
-            findings = check_pictures(name, one, most, decode)
+            findings = check_image_files(name, one, most, decode)
         else:
             findings = [
                 failure(
-                    f'pictures ({name})',
+                    f'images ({name})',
                     f'there is no folder {one.use.folder}',
                     _FOLDER,
                 )

@@ -14,7 +14,7 @@ from .report import Finding, failure, gigabytes, passed, warning
 # What MMEngine's Runner raises the soft limit to.
 _OPEN_FILES = 4096
 _FEW_OPEN_FILES = 1024
-# Docker's default is 64 MB, which one batch of large pictures fills.
+# Docker's default is 64 MB, which one batch of large images fills.
 _SHARED_MEMORY = 1 << 30
 
 

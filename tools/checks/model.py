@@ -147,7 +147,7 @@ def loader_need(cfg: Any, gpus: int) -> LoaderNeed | None:
         gpus (int): Ranks on the machine.
 
     Returns:
-        LoaderNeed, optional: None if the pipeline has no picture size.
+        LoaderNeed, optional: None if the pipeline has no image size.
     """
     loader = cfg.get('train_dataloader') or {}
     scales = [
@@ -159,10 +159,10 @@ def loader_need(cfg: Any, gpus: int) -> LoaderNeed | None:
     if not scales:
         return None
     # Three channels of one byte.
-    picture = 3 * max(width * height for width, height in scales)
+    image = 3 * max(width * height for width, height in scales)
     prefetched = loader.get('prefetch_factor') or _PREFETCH
     batches = gpus * loader.get('num_workers', 0) * prefetched
-    return LoaderNeed(batches, picture * (loader.get('batch_size') or 1))
+    return LoaderNeed(batches, image * (loader.get('batch_size') or 1))
 
 
 def find_hook(cfg: Any, kind: str) -> dict | None:

@@ -33,7 +33,7 @@ def check_plan(
         cfg (Config): The config.
         model (nn.Module): Its model.
         gpus (int): Ranks of the run.
-        epoch (Epoch, optional): Pictures of an epoch, where that is known.
+        epoch (Epoch, optional): Images of an epoch, where that is known.
     """
     loader = cfg.get('train_dataloader') or {}
     batch = loader.get('batch_size')

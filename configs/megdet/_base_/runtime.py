@@ -24,7 +24,7 @@ default_hooks = dict(
     preemption=dict(type='PreemptionHook'),
     # Ranks with other versions or configs are refused.
     same_run=dict(type='SameRunHook'),
-    # A picture or annotation at fault is an error that names it.
+    # An image or annotation at fault is an error that names it.
     data_check=dict(type='DataCheckHook'),
     # On a loss of NaN or infinity all ranks stop, ahead of the update.
     finite_loss=dict(type='FiniteLossHook'),

@@ -20,14 +20,14 @@ from checks import data, identity
 from checks.report import FAIL, PASS, WARN
 
 CONFIG = ROOT / 'configs' / 'megdet' / 'shapes_r18_fpn.py'
-PICTURES = 24
+IMAGES = 24
 
 
 @pytest.fixture(scope='module')
 def shapes(tmp_path_factory):
     """The generated data set, not to be changed."""
     root = tmp_path_factory.mktemp('shapes')
-    generate_shapes(root, train=PICTURES, val=4, size=(128, 128))
+    generate_shapes(root, train=IMAGES, val=4, size=(128, 128))
     return root
 
 
@@ -56,10 +56,10 @@ def test_a_sound_data_set(cfg):
     assert [(f.level, f.check) for f in findings] == [
         (PASS, 'annotations (train)'),
         (PASS, 'annotations (val, test)'),
-        (PASS, 'pictures (train)'),
-        (PASS, 'pictures (val, test)'),
+        (PASS, 'images (train)'),
+        (PASS, 'images (val, test)'),
     ]
-    assert training_epoch(cfg, judgement) == (PICTURES, False)
+    assert training_epoch(cfg, judgement) == (IMAGES, False)
     assert data.classes(judgement)[0] == 'circle'
 
 
@@ -74,9 +74,9 @@ def test_images(cfg, tmp_path):
     for decode in (False, True):
         texts = [f.text for f in images_of(cfg, decode=decode)]
         assert texts[0].startswith(
-            f'1 of {PICTURES} are not there: {names[0]} (id'
+            f'1 of {IMAGES} are not there: {names[0]} (id'
         )
-        assert texts[1].startswith(f'2 of {PICTURES} cannot be read: ')
+        assert texts[1].startswith(f'2 of {IMAGES} cannot be read: ')
         assert f'{names[1]} (id 1): cut off, after ' in texts[1]
         assert texts[2].endswith('128x64, not 128x128')
         assert len(texts) == 3
@@ -140,7 +140,7 @@ def test_data_sets_of_another_kind():
     tiny = Config.fromfile(TINY_CONFIG)
     findings = list(data.check_annotations(tiny, judge(tiny)))
     assert levels(findings) == [WARN]
-    assert 'TinyPictures with ann_file=None is not checked' in findings[0].text
+    assert 'TinyImages with ann_file=None is not checked' in findings[0].text
     assert findings[0].check == 'data set (train, val, test)'
 
 

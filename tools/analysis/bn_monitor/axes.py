@@ -1,5 +1,5 @@
 # Copyright (c) mmdet_megdet contributors. All rights reserved.
-"""What the pictures have in common."""
+"""What the figures have in common."""
 
 from __future__ import annotations
 

@@ -25,7 +25,7 @@ COLOURS = ('C0', 'C2', 'C4', 'C5', 'C6', 'C7', 'C8', 'C9')
 
 
 def explain(records: list[Record]) -> str:
-    """Say in a sentence or two what the picture shows."""
+    """Say in a sentence or two what the figure shows."""
     records = of_this_size(records)
     times = waits(records)
     if not (times > 0).any():

@@ -25,7 +25,7 @@ NAMED = ('#c2410c', '#7c3aed', '#0f766e')  # colours of those
 
 
 def explain(records: list[Record]) -> str:
-    """Say in a sentence or two what the picture shows."""
+    """Say in a sentence or two what the figure shows."""
     parts = []
     for field, what in (('mean_drift', 'mean'), ('var_drift', 'variance')):
         drifts = largest(records, field, recent=RECENT)

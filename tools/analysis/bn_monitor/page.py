@@ -15,7 +15,7 @@ from .records import LEVELS, Record
 from .summary import largest, percent, seen_findings
 
 TEMPLATE = 'page.html.jinja'
-# What is shown, in this order: each draws a picture and explains it.
+# What is shown, in this order: each draws a figure and explains it.
 SECTIONS = {
     'between_share': share,
     'drift': drift,
@@ -26,17 +26,17 @@ TOP = 10
 
 
 def render(
-    records: list[Record], pictures: Mapping[str, bytes], title: str
+    records: list[Record], figures: Mapping[str, bytes], title: str
 ) -> str:
     """Write the report.
 
     Args:
         records (list[Record]): Records.
-        pictures (Mapping[str, bytes]): The PNG files of :data:`SECTIONS`.
+        figures (Mapping[str, bytes]): The PNG files of :data:`SECTIONS`.
         title (str): Name of the run.
 
     Returns:
-        str: The page, its pictures and its style included.
+        str: The page, its figures and its style included.
     """
     environment = Environment(
         loader=FileSystemLoader(Path(__file__).resolve().parent),
@@ -60,7 +60,7 @@ def render(
                 title=section.TITLE,
                 explanation=section.explain(records),
                 how_to_read=section.HOW_TO_READ,
-                picture=base64.b64encode(pictures[name]).decode(),
+                figure=base64.b64encode(figures[name]).decode(),
             )
             for name, section in SECTIONS.items()
         ],

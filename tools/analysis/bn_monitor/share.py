@@ -30,7 +30,7 @@ AS_PERCENT = FuncFormatter(lambda share, _: f'{100 * share:g}%')
 
 
 def explain(records: list[Record]) -> str:
-    """Say in a sentence or two what the picture shows."""
+    """Say in a sentence or two what the figure shows."""
     shares = largest(records, 'between_share')
     if not shares:
         return (

@@ -1,5 +1,5 @@
 # Copyright (c) mmdet_megdet contributors. All rights reserved.
-"""Trains on pictures in files, in this process, and notes what changes."""
+"""Trains on images in files, in this process, and notes what changes."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from mmengine.runner import Runner
 from mmdet_megdet.runtime import adapt_config
 from tests.tools.command import ROOT
 
-CONFIG = ROOT / 'tests' / 'data' / 'pictures_config.py'
+CONFIG = ROOT / 'tests' / 'data' / 'images_config.py'
 _COUNT = itertools.count()
 
 State = dict[str, torch.Tensor]
@@ -64,11 +64,11 @@ class StateRecorder(Hook):
         }
 
 
-def pictures_config(data: Path, work_dir: Path, **settings) -> Config:
+def images_config(data: Path, work_dir: Path, **settings) -> Config:
     """The config, for this process, with a StateRecorder.
 
     Args:
-        data (Path): Folder of the pictures.
+        data (Path): Folder of the images.
         work_dir (Path): Folder of the run.
         **settings: Overrides, with ``__`` for the dots.
     """
@@ -77,7 +77,7 @@ def pictures_config(data: Path, work_dir: Path, **settings) -> Config:
         {
             'work_dir': str(work_dir),
             # Runners of one name would share message hub and logger.
-            'experiment_name': f'pictures_{next(_COUNT)}',
+            'experiment_name': f'images_{next(_COUNT)}',
             'train_dataloader.num_workers': 0,
             'train_dataloader.dataset.data_root': f'{data}/',
             'default_hooks.recorder': dict(type='StateRecorder'),
@@ -87,7 +87,7 @@ def pictures_config(data: Path, work_dir: Path, **settings) -> Config:
     return cfg
 
 
-def train_on_pictures(
+def train_on_images(
     cfg: Config,
 ) -> tuple[Runner, list[dict[str, State]]]:
     """Trains; returns the runner and the recorded states."""

@@ -18,11 +18,11 @@ from mmdet_megdet.faults.data import (
 
 
 def load(results: dict) -> dict:
-    picture = cv2.imread(results['img_path'])
-    return dict(results, picture=picture)
+    image = cv2.imread(results['img_path'])
+    return dict(results, image=image)
 
 
-class Pictures(BaseDataset):
+class Images(BaseDataset):
     """Data with ids from 7 on."""
 
     def __init__(self, *paths, pipeline=(load,)):
@@ -38,7 +38,7 @@ class Pictures(BaseDataset):
 
 @pytest.fixture
 def files(tmp_path):
-    """Whole pictures, by the ends of their names."""
+    """Whole images, by the ends of their names."""
     noise = np.random.default_rng(0).integers(0, 256, (40, 60, 3), np.uint8)
     found = {end: tmp_path / f'whole.{end}' for end in ('jpg', 'png', 'bmp')}
     for path in found.values():
@@ -73,21 +73,21 @@ def test_whole_with_more_behind_the_end(files):
 
 def test_nothing_is_said_of_other_files(files, tmp_path):
     assert not is_cut_off(files['bmp'])
-    assert not is_cut_off('s3://bucket/picture.jpg')
+    assert not is_cut_off('s3://bucket/image.jpg')
     empty = tmp_path / 'empty.jpg'
     empty.touch()
     assert not is_cut_off(empty)  # OpenCV refuses it
 
 
-def test_errors_name_the_picture_also_from_a_worker(files, tmp_path):
+def test_errors_name_the_image_also_from_a_worker(files, tmp_path):
     path = files['jpg']
     path.write_bytes(path.read_bytes()[:500])
-    dataset = Pictures(files['bmp'], path)
+    dataset = Images(files['bmp'], path)
     check_loading(dataset)
     text = (
         f'image 8 ({path}): EOFError: the file is cut off, after 500 bytes. '
     )
-    assert dataset[0]['picture'].shape == (40, 60, 3)
+    assert dataset[0]['image'].shape == (40, 60, 3)
     with pytest.raises(DataError) as caught:
         dataset[1]
     assert str(caught.value).startswith(text)
@@ -111,7 +111,7 @@ def test_any_error_of_the_pipeline(error, text):
     def fail(_):
         raise error
 
-    dataset = Pictures('a.jpg', pipeline=[fail])
+    dataset = Images('a.jpg', pipeline=[fail])
     check_loading(dataset)
     with pytest.raises(DataError) as caught:
         dataset[0]
@@ -120,7 +120,7 @@ def test_any_error_of_the_pipeline(error, text):
 
 
 def test_inside_wrappers_and_only_once(files):
-    parts = [Pictures(files['jpg']), Pictures(files['png'])]
+    parts = [Images(files['jpg']), Images(files['png'])]
     wrapped = ConcatDataset([RepeatDataset(parts[0], times=2), parts[1]])
     assert list(innermost(wrapped)) == parts
     check_loading(wrapped)

@@ -1,5 +1,5 @@
 # Copyright (c) mmdet_megdet contributors. All rights reserved.
-"""Pictures in files, and a model of a few weights that fails to order."""
+"""Images in files, and a model of a few weights that fails to order."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ COUNT = 16
 WIDTH, HEIGHT = 48, 32
 
 
-def write_pictures(folder: Path) -> dict:
+def write_images(folder: Path) -> dict:
     """Write JPEG files and annotations in COCO's format.
 
-    Picture i has the id i and is ``images/i.jpg``; its one box has the id
+    Image i has the id i and is ``images/i.jpg``; its one box has the id
     100 + i and is of category 1 or 2, 'box' or 'disc'.
 
     Returns:
@@ -38,8 +38,8 @@ def write_pictures(folder: Path) -> dict:
         categories=[dict(id=1, name='box'), dict(id=2, name='disc')],
     )
     for i in range(COUNT):
-        picture = generator.integers(0, 256, (HEIGHT, WIDTH, 3), np.uint8)
-        assert cv2.imwrite(str(folder / 'images' / f'{i}.jpg'), picture)
+        image = generator.integers(0, 256, (HEIGHT, WIDTH, 3), np.uint8)
+        assert cv2.imwrite(str(folder / 'images' / f'{i}.jpg'), image)
         content['images'].append(
             dict(id=i, file_name=f'{i}.jpg', width=WIDTH, height=HEIGHT)
         )
@@ -65,10 +65,10 @@ def note_time(path: str) -> None:
 
 @TRANSFORMS.register_module()
 class NoteStart:
-    """Notes when the loading of a picture begins.
+    """Notes when the loading of an image begins.
 
     Args:
-        file (str): Name of the picture.
+        file (str): Name of the image.
         note (str): File for the time.
     """
 
@@ -84,7 +84,7 @@ class NoteStart:
 
 @MODELS.register_module()
 class TinyDetector(BaseModel):
-    """Convolution, MegDetSyncBN, linear head; guesses a picture's box.
+    """Convolution, MegDetSyncBN, linear head; guesses an image's box.
 
     Args:
         bn_size (int, optional): Images of the norm layer's statistics.
@@ -132,10 +132,10 @@ class TinyDetector(BaseModel):
             raise torch.OutOfMemoryError(
                 'CUDA out of memory. Tried to allocate 2.00 GiB.'
             )
-        pictures = torch.stack(inputs).float() / 255
+        images = torch.stack(inputs).float() / 255
         if fault == 'pixel':
-            pictures[0, 0, 0, 0] = float('nan')
-        features = self.norm(self.conv(pictures)).relu().mean((2, 3))
+            images[0, 0, 0, 0] = float('nan')
+        features = self.norm(self.conv(images)).relu().mean((2, 3))
         boxes = [s.gt_instances.bboxes.tensor[0] for s in data_samples]
         error = (self.head(features) - torch.stack(boxes) / WIDTH) ** 2
         losses = dict(

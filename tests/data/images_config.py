@@ -1,5 +1,5 @@
 # Copyright (c) mmdet_megdet contributors. All rights reserved.
-# Training on pictures in files, in COCO's format and by mmdet's own loading,
+# Training on images in files, in COCO's format and by mmdet's own loading,
 # with all that looks for faults: one epoch of four updates of four images.
 _base_ = './faults_config.py'
 
@@ -7,7 +7,7 @@ custom_imports = dict(
     imports=[
         'tests.data.tiny_task',
         'tests.data.faulty_task',
-        'tests.data.picture_task',
+        'tests.data.image_task',
         'tests.data.other_version',
     ],
     allow_failed_imports=False,

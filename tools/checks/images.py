@@ -23,7 +23,7 @@ class Listed(NamedTuple):
     size: tuple[float, float]
 
 
-def check_pictures(
+def check_image_files(
     name: str, data_set: Any, most: int | None, decode: bool
 ) -> Iterator[Finding]:
     """Read the images and hold them against the annotation file.
@@ -38,7 +38,7 @@ def check_pictures(
     from rich.console import Console
     from rich.progress import track
 
-    check = f'pictures ({name})'
+    check = f'images ({name})'
     if data_set.use.reader is None:
         yield warning(
             check,
