@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Sequence
 from itertools import zip_longest
 from typing import NamedTuple
 
@@ -264,7 +265,7 @@ def eval_mode(numbers: Numbers, order: list[int]) -> list[Finding]:
                 level,
                 names,
                 [],
-                f'{count(len(names), "layer")} in eval mode while the model trains: '
+                f'{_layers(names)} in eval mode while the model trains: '
                 'no synchronisation, running statistics stay as they are: '
                 f'{some(names)}. {remedy}',
             )
@@ -282,7 +283,7 @@ def frozen_affine(numbers: Numbers, order: list[int]) -> list[Finding]:
     if not names:
         return []
     text = (
-        f'weight and bias of {count(len(names), "layer")} are not trained '
+        f'weight and bias of {_layers(names)} are not trained '
         f'(requires_grad=False); the statistics are: {some(names)}.'
     )
     return [Finding('frozen-affine', 'info', names, [], text)]
@@ -306,7 +307,7 @@ def plain_batch_norm(numbers: Numbers, order: list[int]) -> list[Finding]:
                 'info',
                 names,
                 [],
-                f'{count(len(names), "layer")} of {_kinds(numbers, syncing)} '
+                f'{_layers(names)} of {_kinds(numbers, syncing)} '
                 'synchronise in their own way: only their buffers and inputs '
                 f'are looked at: {some(names)}.',
             )
@@ -315,7 +316,7 @@ def plain_batch_norm(numbers: Numbers, order: list[int]) -> list[Finding]:
         names = _names(numbers, plain)
         several = numbers.world_size > 1
         text = (
-            f'{count(len(names), "layer")} of {_kinds(numbers, plain)}: each rank '
+            f'{_layers(names)} of {_kinds(numbers, plain)}: each rank '
             'normalises by its own batch and keeps running statistics of its '
             f'own: {some(names)}.'
         )
@@ -377,7 +378,7 @@ def running_variance(
             'warning',
             _names(numbers, found),
             [] if numbers.ours[worst] else [rank],
-            f'running_var is above {limit:g} in {count(len(found), "layer")}: '
+            f'running_var is above {limit:g} in {_layers(found)}: '
             f'{some(_names(numbers, found))}; at most {largest[worst]:.3g}, '
             f'in {numbers.names[worst]}. Activations explode: lower the '
             'learning rate, lengthen the warm-up, or clip gradients.',
@@ -406,7 +407,7 @@ def bn_size(numbers: Numbers, order: list[int]) -> list[Finding]:
             else 'the number of ranks is not resolved'
         )
         text = (
-            f'bn_size={size or None} is asked for in {count(len(names), "layer")} '
+            f'bn_size={size or None} is asked for in {_layers(names)} '
             f'and, with {images} images per GPU, {held}: {some(names)}.'
         )
         if size and group_ranks(size, images, numbers.world_size) is None:
@@ -462,7 +463,7 @@ def not_called(numbers: Numbers, order: list[int]) -> list[Finding]:
     )
     if not names:
         return []
-    text = f'{count(len(names), "layer")} not called in this iteration: {some(names)}.'
+    text = f'{_layers(names)} not called in this iteration: {some(names)}.'
     return [Finding('not-called', 'info', names, [], text)]
 
 
@@ -539,6 +540,10 @@ def non_finite(numbers: Numbers, order: list[int]) -> list[Finding]:
             f'{remedy}',
         )
     ]
+
+
+def _layers(names: Sequence[str]) -> str:
+    return count(len(names), 'layer')
 
 
 def judge(
