@@ -1,6 +1,7 @@
 # Copyright (c) mmdet_megdet contributors. All rights reserved.
 """The warm-ups to choose from: four shapes, each for any parameter, for the
-learning rate and for the momentum, as MMEngine has its schedulers."""
+learning rate and for the momentum, as MMEngine has its schedulers.
+"""
 
 from __future__ import annotations
 

@@ -152,7 +152,8 @@ class MegDetSyncBN(_BatchNorm):
 
     def _synchronises(self) -> bool:
         """Return whether training communicates; plain Python, so that
-        ``torch.compile`` can tell as well."""
+        ``torch.compile`` can tell as well.
+        """
         ranks = world_size()
         if ranks == 1:
             return False

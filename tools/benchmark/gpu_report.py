@@ -275,7 +275,7 @@ def recipe(norm: str) -> Config:
 
 
 def detector(norm: str, device: torch.device, settings: Settings):
-    """training step of the recipe's detector,
+    """Training step of the recipe's detector,
 
     images and boxes generated.
     """
@@ -288,7 +288,7 @@ def detector(norm: str, device: torch.device, settings: Settings):
 
 
 def base(norm: str, device: torch.device, settings: Settings):
-    """forward and backward of the recipe's backbone and FPN,
+    """Forward and backward of the recipe's backbone and FPN,
 
     on random numbers.
     """

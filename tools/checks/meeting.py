@@ -90,7 +90,7 @@ def meet(launcher: str, timeout: float, port: int | None = None) -> Meeting:
 
 
 def _store(rank: int, patience: timedelta) -> dist.Store:
-    """torchrun's store, or rank 0's; not waiting for the other ranks.
+    """Torchrun's store, or rank 0's; not waiting for the other ranks.
 
     That wait could not say which of them are missing.
     """

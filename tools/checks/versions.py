@@ -35,7 +35,8 @@ _OPS = Path(__file__).resolve().parents[1] / 'setup' / 'check_mmcv.py'
 
 def check_versions() -> Iterator[Finding]:
     """All packages, one after another, in the order in which they build on
-    each other."""
+    each other.
+    """
     yield _check_python()
     for check in (
         _check_numpy,

@@ -21,7 +21,7 @@ ERRORS = (
 
 
 def progress(line: str) -> tuple[int, int] | None:
-    """ninja's ``[done/total]`` at a line's start, if it has one."""
+    """Ninja's ``[done/total]`` at a line's start, if it has one."""
     found = PROGRESS.match(line)
     return (int(found[1]), int(found[2])) if found else None
 

@@ -121,7 +121,8 @@ def outcome(device: torch.device) -> str:
 
 def fault(device: torch.device) -> str | None:
     """Return why a device's kernels did not pass; None if they did or were
-    not asked."""
+    not asked.
+    """
     return _faults.get(device)
 
 

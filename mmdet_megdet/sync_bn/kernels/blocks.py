@@ -31,7 +31,8 @@ SHORTEST_PIECE = 32
 @lru_cache
 def equal_pieces(length: int) -> int:
     """Fewest equal pieces of a row that a fused kernel can add up, each of
-    at most ``LONGEST_PIECE``; 0 if there are none of ``SHORTEST_PIECE``."""
+    at most ``LONGEST_PIECE``; 0 if there are none of ``SHORTEST_PIECE``.
+    """
     fewest = -(-length // LONGEST_PIECE)
     for pieces in range(fewest, length // SHORTEST_PIECE + 1):
         if length % pieces == 0:
@@ -113,7 +114,8 @@ class Blocks:
 
     def part_counts(self, device: torch.device) -> float | Tensor:
         """Positions in each part: one number if all have as many, else
-        ``(parts, 1)``."""
+        ``(parts, 1)``.
+        """
         if self.by_row or self.parts == 1:
             return self.count / self.parts
         # Filled on the device: a copy from the host would wait for it.

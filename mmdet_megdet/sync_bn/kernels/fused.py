@@ -151,7 +151,8 @@ def normalise(
     running: Running | None,
 ) -> tuple[Tensor, Saved]:
     """Return the output, and vectors for backward; update the running
-    statistics."""
+    statistics.
+    """
     channels = x.shape[1]
     y = torch.empty_like(x)
     exact = sums.new_empty(2, channels)

@@ -57,7 +57,8 @@ def normalise(
     running: Running | None,
 ) -> tuple[Tensor, Saved]:
     """Return the output, and vectors for backward; update the running
-    statistics."""
+    statistics.
+    """
     y, origins = work
     mean, var, count = unpack(sums)
     invstd = (var + eps).rsqrt()
@@ -97,7 +98,8 @@ def gradient_sums(
 
 def begin_input_gradient(x: Tensor, saved: Saved) -> Tensor:
     """Return the input gradient's memory, centred input in it if it can hold
-    that: what needs no sums is done while the other ranks send theirs."""
+    that: what needs no sums is done while the other ranks send theirs.
+    """
     dx = torch.empty_like(x)
     if x.numel():
         centre(x, dx, saved[0])
@@ -278,7 +280,8 @@ def input_gradient(
     scale: Tensor,
 ) -> None:
     """Write ``(dy - shift - (x - origin) * slope) * scale`` into ``dx``,
-    which holds the centred input already if it can."""
+    which holds the centred input already if it can.
+    """
     blocks = Blocks(x)
     for centred, dy_block, dx_block, constants in zip(
         _centred(blocks, x, dx, origin),
