@@ -1,11 +1,13 @@
 # Every target but help and clean sets the repository up first, in .venv; a
-# finished set-up takes no time. PYTHON names the interpreter to use.
+# finished set-up takes no time. PYTHON names the interpreter to use, TORCH another
+# version of torch than the pinned one.
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-fast lint clean
+.PHONY: help setup demo test test-fast lint types clean
 
 # Handed to the set-up only when given: it finds a fitting Python by itself.
 PYTHON ?=
+TORCH ?=
 # make would pass it on to every command, and the tools would take it for .venv's.
 unexport PYTHON
 run := PATH="$(CURDIR)/.venv/bin:$$PATH"
@@ -14,8 +16,8 @@ help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-10s %s\n", $$1, $$2 }' \
 		$(MAKEFILE_LIST)
 
-setup: ## Install everything into .venv (PYTHON=... names the interpreter)
-	@PYTHON="$(PYTHON)" bash tools/setup/setup.sh
+setup: ## Install everything into .venv (PYTHON=, TORCH=2.14.1 choose versions)
+	@PYTHON="$(PYTHON)" TORCH="$(TORCH)" bash tools/setup/setup.sh
 
 demo: setup ## Generate a data set, train on two ranks, evaluate
 	$(run) bash tools/demo.sh
@@ -29,6 +31,9 @@ test-fast: setup ## Run the tests that take less than about 20 seconds
 lint: setup ## Check style and formatting
 	$(run) ruff check .
 	$(run) ruff format --check .
+
+types: setup ## Check the package's types
+	$(run) mypy
 
 clean: ## Remove .venv; the built mmcv wheel stays in its cache
 	rm -rf .venv .venv.lock *.egg-info
