@@ -79,8 +79,9 @@ def precompile(command: list[str], folder: Path, header: str) -> Path | None:
             # Renamed when whole: an interrupted compiler leaves no half one.
             part = folder / 'prefix.part'
             words = ['-x', 'c++-header', str(prefix), '-o', str(part)]
-            made = subprocess.run([*command, *words])
+            made = subprocess.run([*command, *words], stderr=subprocess.PIPE)
             if made.returncode:
+                sys.stderr.buffer.write(made.stderr)
                 failed.touch()
             else:
                 part.replace(precompiled)

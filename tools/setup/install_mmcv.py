@@ -21,8 +21,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import NoReturn
 
-from install import REQUIREMENTS, VENV, gpu_visible
+from install import REQUIREMENTS, gpu_visible
 
+VENV = Path(sys.prefix)
 SETUP = Path(__file__).resolve().parent
 LOG = VENV / 'mmcv-build.log'
 PIP = (sys.executable, '-m', 'pip')
