@@ -85,7 +85,8 @@ def test_sdist_holds_the_project(built):
         names = {f'{part}/{name}' for name in files(built.source / part)}
         assert names <= held
     alone = {'LICENSE', 'Makefile', 'README.md', 'README.zh-CN.md'}
-    alone |= {'setup.py', 'pyproject.toml', 'MANIFEST.in'}
+    alone |= {'setup.py', 'pyproject.toml', 'MANIFEST.in', 'CHANGELOG.md'}
+    alone |= {'CONTRIBUTING.md', 'mmdet_megdet/py.typed'}
     assert alone | {'model-index.yml'} <= held
     assert not [name for name in held if '.mim' in name or '.pyc' in name]
 
@@ -108,9 +109,13 @@ def test_wheel_holds_the_package_and_what_mim_looks_for(built):
     expected = package | {f'mmdet_megdet/.mim/{name}' for name in mim}
     assert {n for n in held if not n.startswith(info)} == expected
     assert f'{info}/licenses/LICENSE' in held
+    assert 'mmdet_megdet/py.typed' in held
     assert script.external_attr >> 16 & 0o111  # a user may run it
 
     assert (metadata['Name'], metadata['Version']) == ('mmdet-megdet', VERSION)
+    assert metadata['License-Expression'] == 'Apache-2.0'
+    assert metadata['Requires-Python'] == '<3.13,>=3.10'
+    assert metadata.get_payload().startswith('# ')  # the README
     # With the forks of the OpenMMLab libraries there must be no stock ones.
     asked = [r for r in metadata.get_all('Requires-Dist') if 'extra' not in r]
     assert asked == ['msgspec', 'numpy', 'rich']
