@@ -94,8 +94,7 @@ class Server:
             arguments = arguments[1:]
         return command[0] == sys.executable and (
             arguments[:1] in (['-m'], ['-c'])
-            or arguments[:1] != []
-            and arguments[0].endswith('.py')
+            or (arguments[:1] != [] and arguments[0].endswith('.py'))
         )
 
     def fork(self, request: Request, files: list[int]) -> int:
@@ -227,31 +226,41 @@ def _serve(channel: socket.socket) -> Request:
             data, files = _receive(channel)
         except (EOFError, ConnectionResetError):
             os._exit(0)
-        reader, writer = os.pipe()
-        first = os.fork()
-        if first == 0:
-            first = os.getpid()
-            second = os.fork()
-            if second:
-                os.write(writer, str(second).encode())
-                os._exit(0)
-            for descriptor in (reader, writer):
-                os.close(descriptor)
-            channel.close()
-            request = Request(*json.loads(data))
-            if request.new_session:
-                os.setsid()
-            for target, source in enumerate(files):
-                os.dup2(source, target)
-                os.close(source)
-            while os.getppid() == first:
-                time.sleep(0.001)
-            _prctl(15, b'python')
-            return request
-        os.waitpid(first, 0)
-        _send(channel, os.read(reader, 99))
-        for descriptor in (reader, writer, *files):
+        pid = _fork_twice()
+        if pid == 0:
+            break
+        _send(channel, str(pid).encode())
+        for descriptor in files:
             os.close(descriptor)
+    channel.close()
+    request = Request(*json.loads(data))
+    if request.new_session:
+        os.setsid()
+    for target, source in enumerate(files):
+        os.dup2(source, target)
+        os.close(source)
+    _prctl(15, b'python')
+    return request
+
+
+def _fork_twice() -> int:
+    """Like ``os.fork``, for a process that belongs to the caller."""
+    reader, writer = os.pipe()
+    between = os.fork()
+    if between == 0:
+        between = os.getpid()
+        pid = os.fork()
+        if pid:
+            os.write(writer, str(pid).encode())
+            os._exit(0)
+        while os.getppid() == between:
+            time.sleep(0.001)
+    else:
+        os.waitpid(between, 0)
+        pid = int(os.read(reader, 99))
+    os.close(reader)
+    os.close(writer)
+    return pid
 
 
 def _what_is_launched(request: Request) -> Request:
