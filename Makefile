@@ -2,7 +2,7 @@
 # finished set-up takes no time. PYTHON names the interpreter to use.
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-fast lint clean
+.PHONY: help setup demo test test-all test-fast lint clean
 
 # Handed to the set-up only when given: it finds a fitting Python by itself.
 PYTHON ?=
@@ -20,11 +20,16 @@ setup: ## Install everything into .venv (PYTHON=... names the interpreter)
 demo: setup ## Generate a data set, train on two ranks, evaluate
 	$(run) bash tools/demo.sh
 
-test: setup ## Run all tests
-	$(run) python -m pytest -n 2 --dist loadfile
+pytest := python -m pytest -n 2 --dist loadfile
 
-test-fast: setup ## Run the tests that take less than about 20 seconds
-	$(run) python -m pytest -n 2 --dist loadfile -m 'not slow'
+test: setup ## Run the tests; about ten minutes on two cores
+	$(run) $(pytest) -m 'not nightly'
+
+test-fast: setup ## Of these, the ones that take less than about 10 seconds
+	$(run) $(pytest) -m 'not slow and not nightly'
+
+test-all: setup ## Also those of machines, installs and long runs: an hour
+	$(run) $(pytest)
 
 lint: setup ## Check style and formatting
 	$(run) ruff check .
