@@ -57,6 +57,7 @@ def test_what_make_runs():
         ('demo', 'bash tools/demo.sh'),
         ('test', f"{PYTEST} -m 'not nightly'"),
         ('test-fast', f"{PYTEST} -m 'not slow and not nightly'"),
+        ('test-nightly', f'{PYTEST} -m nightly'),
         ('test-all', PYTEST),
     ):
         done = subprocess.run(
