@@ -49,6 +49,10 @@ ELSEWHERE = {
         'tools/test_setup_install.py::test_second_run_does_nothing'
     ),
     r'make (demo|setup|test)': 'tools/test_demo.py::test_what_make_runs',
+    r'make setup TORCH=\S+': (
+        'tools/test_setup_install.py::'
+        'test_chosen_torch_holds_until_another_is_chosen'
+    ),
     r'python -m build': f'{PACKAGING}::test_sdist_holds_the_project',
     r'pip install (\.|dist/\S+)': (
         f'{PACKAGING}::test_installed_wheel_is_the_one_that_runs'

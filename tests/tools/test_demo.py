@@ -59,6 +59,7 @@ def test_what_make_runs():
         ('test-fast', f"{PYTEST} -m 'not slow and not nightly'"),
         ('test-nightly', f'{PYTEST} -m nightly'),
         ('test-all', PYTEST),
+        ('types', 'mypy'),
     ):
         done = subprocess.run(
             ['make', '--dry-run', '--no-print-directory', target],
