@@ -70,30 +70,35 @@ def test_cache_is_at_home_or_where_the_user_says(module, monkeypatch):
         assert found == Path(folder, name)
 
 
-GCC_LOG = """\
-[1/77] g++ -c a.cpp
-a.cpp:3:1: warning: unused parameter 'error' [-Wunused]
-[2/77] g++ -c b.cpp
-FAILED: b.o
-b.cpp: In function 'int f()':
-b.cpp:12:10: error: 'nothing' was not declared in this scope
-"""
-
-
 @pytest.mark.parametrize(
-    ('log', 'expected'),
+    'shown',
     [
-        (GCC_LOG, GCC_LOG.splitlines()[-1]),
-        ('x\nq.hpp:3: fatal error: Python.h: No such file\ny\n', 'q.hpp:3'),
-        ('g++: fatal error: Killed signal terminated program\n', 'g++: fatal'),
-        ('nms.cu(12): error: identifier "x" is undefined\n', 'nms.cu(12)'),
-        ("ld: a.o: undefined reference to `f()'\n", 'ld: a.o'),
-        ('RuntimeError: The detected CUDA version (12.8) mis', 'RuntimeError'),
-        ('one\n\ntwo\n', 'one'),
+        "b.cpp:12:10: error: 'nothing' was not declared in this scope\n"
+        '   12 |   return nothing;\n'
+        '      |          ^~~~~~~',
+        'q.hpp:3:10: fatal error: Python.h: No such file or directory',
+        'g++: fatal error: Killed signal terminated program cc1plus',
+        'nms.cu(12): error: identifier "x" is undefined',
+        "ld: a.o: undefined reference to `f()'",
+        # Of torch, two lines further on.
+        '  RuntimeError:\n  The detected CUDA version (13.0) mismatches the',
     ],
 )
-def test_first_error_is_found_in_a_log(module, log, expected):
-    assert module.first_errors(log).startswith(expected)
+def test_first_error_is_found_in_a_log(module, shown):
+    log = (
+        '[1/77] g++ -c a.cpp\n'
+        "a.cpp:3:1: warning: unused parameter 'error' [-Wunused]\n\n"
+        f'{shown}\n'
+        '[3/77] g++ -c c.cpp\n'
+        'RuntimeError: Error compiling objects for extension\n'
+        'error: subprocess-exited-with-error\nof pip\n'
+    )
+    assert module.first_error(log).startswith(shown)
+
+
+def test_log_without_a_known_error_is_shown_from_its_end(module):
+    log = 'one\n\ntwo\nerror: subprocess-exited-with-error\nof pip\n'
+    assert module.first_error(log) == 'one\ntwo'
 
 
 def test_build_environment_forces_ops_and_keeps_the_users_jobs(

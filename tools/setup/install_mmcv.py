@@ -154,11 +154,14 @@ def build_environment(
     return env
 
 
-def first_errors(log: str) -> str:
-    """Return a build log's first lines that look like errors, or its last."""
-    signs = r'^.*(?:[Ee]rror: |Killed signal|undefined reference).*$'
-    found = re.findall(signs, log, re.M)
-    return '\n'.join(found[:3] or log.strip().splitlines()[-5:])
+def first_error(log: str) -> str:
+    """Return a build's first error with the lines after it, or the end."""
+    said = log.partition('error: subprocess-exited')[0]  # pip's own
+    lines = [line for line in said.splitlines() if line.strip()]
+    signs = re.compile(r'[Ee]rror:( |$)|Killed signal|undefined reference')
+    errors = [i for i, line in enumerate(lines) if signs.search(line)]
+    first = errors[0] if errors else -4
+    return '\n'.join(lines[first:][:4])
 
 
 def compile_wheel(requirement: str, out: Path, env: Mapping[str, str]) -> Path:
@@ -187,17 +190,17 @@ def compile_wheel(requirement: str, out: Path, env: Mapping[str, str]) -> Path:
                 print(f'compiling mmcv: {progress[1]}', flush=True)
     wheels = list(out.glob('mmcv-*.whl'))
     if process.returncode or len(wheels) != 1:
-        errors = first_errors(LOG.read_text())
-        if 'Killed signal' in errors:
-            errors += '\nMemory ran out: try again with MAX_JOBS=1.'
+        error = first_error(LOG.read_text())
+        if 'Killed signal' in error:
+            error += '\nMemory ran out: try again with MAX_JOBS=1.'
         if env['FORCE_CUDA'] == '1':
-            errors += (
+            error += (
                 "\nCUDA ops need a CUDA toolkit of torch's major version, "
                 'with nvcc on PATH or under CUDA_HOME; without one, hide the '
                 'GPU (CUDA_VISIBLE_DEVICES= ) for CPU ops, or point '
                 'MEGDET_WHEELHOUSE to a folder with an mmcv wheel that fits.'
             )
-        fail(f'mmcv could not be built.\n{errors}\nThe whole log: {LOG}')
+        fail(f'mmcv could not be built.\n{error}\nThe whole log: {LOG}')
     return wheels[0]
 
 
