@@ -16,7 +16,7 @@ help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-12s %s\n", $$1, $$2 }' \
 		$(MAKEFILE_LIST)
 
-setup: ## Install everything into .venv (PYTHON=, TORCH=2.14.1 choose versions)
+setup: ## Install everything into .venv (PYTHON=, TORCH=2.15.0 choose versions)
 	@PYTHON="$(PYTHON)" TORCH="$(TORCH)" bash tools/setup/setup.sh
 
 demo: setup ## Generate a data set, train on two ranks, evaluate

@@ -148,8 +148,8 @@ def build_environment(
     }
     if archs:
         env['TORCH_CUDA_ARCH_LIST'] = archs
-    # mmcv asks for C++17, in which newer torch's headers do not compile.
-    if tuple(map(int, torch.split('.')[:2])) >= (2, 15):
+    # mmcv asks for C++17, in which the headers of torch 2.15 do not compile.
+    if tuple(map(int, torch.split('.')[:2])) > (2, 13):
         env['MEGDET_CXX_STD'] = 'c++20'
     return env
 
