@@ -1,34 +1,47 @@
 # Every target but help and clean sets the repository up first, in .venv; a
-# finished set-up takes no time. PYTHON names the interpreter to use.
+# finished set-up takes no time. PYTHON names the interpreter to use, TORCH another
+# version of torch than the pinned one.
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-fast lint clean
+.PHONY: help setup demo test test-fast test-nightly test-all lint types clean
 
 # Handed to the set-up only when given: it finds a fitting Python by itself.
 PYTHON ?=
+TORCH ?=
 # make would pass it on to every command, and the tools would take it for .venv's.
 unexport PYTHON
 run := PATH="$(CURDIR)/.venv/bin:$$PATH"
 
 help: ## Show this list
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-10s %s\n", $$1, $$2 }' \
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-12s %s\n", $$1, $$2 }' \
 		$(MAKEFILE_LIST)
 
-setup: ## Install everything into .venv (PYTHON=... names the interpreter)
-	@PYTHON="$(PYTHON)" bash tools/setup/setup.sh
+setup: ## Install everything into .venv (PYTHON=, TORCH=2.15.0 choose versions)
+	@PYTHON="$(PYTHON)" TORCH="$(TORCH)" bash tools/setup/setup.sh
 
 demo: setup ## Generate a data set, train on two ranks, evaluate
 	$(run) bash tools/demo.sh
 
-test: setup ## Run all tests
-	$(run) python -m pytest -n 2 --dist loadfile
+pytest := python -m pytest -n 2 --dist loadfile
 
-test-fast: setup ## Run the tests that take less than about 20 seconds
-	$(run) python -m pytest -n 2 --dist loadfile -m 'not slow'
+test: setup ## Run the tests; about ten minutes on two cores
+	$(run) $(pytest) -m 'not nightly'
+
+test-fast: setup ## Of these, the ones that take less than about 10 seconds
+	$(run) $(pytest) -m 'not slow and not nightly'
+
+test-nightly: setup ## Those of machines, installs and long runs
+	$(run) $(pytest) -m nightly
+
+test-all: setup ## All of them
+	$(run) $(pytest)
 
 lint: setup ## Check style and formatting
 	$(run) ruff check .
 	$(run) ruff format --check .
+
+types: setup ## Check the package's types
+	$(run) mypy
 
 clean: ## Remove .venv; the built mmcv wheel stays in its cache
 	rm -rf .venv .venv.lock *.egg-info

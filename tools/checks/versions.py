@@ -16,7 +16,7 @@ from typing import NamedTuple
 from .devices import SET_UP, check_communication, check_gpus
 from .report import Finding, broken, failure, passed, reason, warning
 
-# Ranges by which setup.py asks for them. (mmdet's own limits follow from its
+# Ranges by which pyproject.toml asks for them. (mmdet's own limits follow from its
 # import, which raises.)
 RANGES = {
     'torch': '>=2.6',

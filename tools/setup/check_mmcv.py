@@ -1,8 +1,7 @@
 # Copyright (c) mmdet_megdet contributors. All rights reserved.
-"""Exits with an error unless mmcv's compiled ops work here.
+"""Exit with an error unless the installed mmcv's compiled ops work here.
 
-``python -I check_mmcv.py [FOLDER]``: of the installed mmcv, or of the one that
-lies unpacked in FOLDER. Where torch sees a GPU the ops must run there too.
+Where torch sees a GPU the ops must run there too.
 """
 
 from __future__ import annotations
@@ -33,7 +32,6 @@ def check() -> None:
 
 
 if __name__ == '__main__':
-    sys.path[:0] = sys.argv[1:2]
     try:
         check()
     except ModuleNotFoundError as error:

@@ -12,6 +12,7 @@ Environment:
     MEGDET_CXX: the compiler's command.
     MEGDET_CXX_DIR: an existing folder for the header, removed by the caller.
     MEGDET_CXX_HEADER: the header, by default ``torch/types.h``.
+    MEGDET_CXX_STD: the language's standard, in place of the arguments'.
 """
 
 from __future__ import annotations
@@ -25,43 +26,44 @@ import sys
 from pathlib import Path
 
 OPTIMISE = ['-O2', '-g0']
-REPLACED = re.compile(r'-O([0-3sgz]|fast)?|-g(\d|gdb\d?|dwarf(-\d)?)?')
-SOURCE = re.compile(r'.+\.(cpp|cc|cxx|C)')
+REPLACED = r'-O([0-3sgz]|fast)?|-g(\d|gdb\d?|dwarf(-\d)?)?'
+SOURCE = re.compile(r'[^-].*\.(cpp|cc|cxx|C)')
 # Options of one object, which the header must not take over.
-OWN_WITH_VALUE = ('-o', '-MF', '-MT', '-MQ', '-x')
-OWN = ('-c', '-MD', '-MMD', '-MP')
-# Others whose value is a word of its own, and may look like a source.
-SHARED_WITH_VALUE = ('-I', '-D', '-U', '-include', '-isystem', '-iquote')
+OWN = re.compile(r'-c|-MM?D|-o.+')
+OWN_WITH_VALUE = ('-o', '-MF')
 
 
-def split(arguments: list[str]) -> tuple[list[str], list[str], list[str]]:
+def split(
+    arguments: list[str], standard: str
+) -> tuple[list[str], list[str], list[str]]:
     """Sort a compiler's arguments.
+
+    Args:
+        arguments (list[str]): All of them.
+        standard (str): Replaces the language's standard, unless empty.
 
     Returns:
         tuple: The arguments that every object shares, those of this one
         object, in their order, and the sources among the latter.
         Optimisation and debug options are left out.
     """
+    replaced = re.compile(REPLACED + ('|-std=.+' if standard else ''))
     shared, own, sources = [], [], []
     words = iter(arguments)
     for word in words:
         if word in OWN_WITH_VALUE:
             own += [word, next(words, '')]
-        elif word in SHARED_WITH_VALUE:
-            shared += [word, next(words, '')]
-        elif SOURCE.fullmatch(word) and not word.startswith('-'):
+        elif SOURCE.fullmatch(word):
             own.append(word)
             sources.append(word)
-        elif word in OWN or re.fullmatch(r'-[ox].+', word):
+        elif OWN.fullmatch(word):
             own.append(word)
-        elif not REPLACED.fullmatch(word):
+        elif not replaced.fullmatch(word):
             shared.append(word)
-    return shared, own, sources
+    return shared + [f'-std={standard}'] * bool(standard), own, sources
 
 
-def precompile(
-    compiler: list[str], options: list[str], folder: Path, header: str
-) -> Path | None:
+def precompile(command: list[str], folder: Path, header: str) -> Path | None:
     """Make the precompiled header, once for all concurrent callers.
 
     Returns:
@@ -76,41 +78,33 @@ def precompile(
             prefix.write_text(f'#include <{header}>\n')
             # Renamed when whole: an interrupted compiler leaves no half one.
             part = folder / 'prefix.part'
-            made = subprocess.run(
-                [*compiler, *options, *OPTIMISE, '-x', 'c++-header']
-                + [str(prefix), '-o', str(part)],
-                capture_output=True,
-                text=True,
-            )
-            if made.returncode == 0:
+            words = ['-x', 'c++-header', str(prefix), '-o', str(part)]
+            made = subprocess.run([*command, *words], stderr=subprocess.PIPE)
+            if made.returncode:
+                sys.stderr.buffer.write(made.stderr)
+                failed.touch()
+            else:
                 part.replace(precompiled)
-            elif made.returncode > 0:
-                failed.write_text(made.stderr)
-                print(f'{header} cannot be precompiled:', file=sys.stderr)
-                print(made.stderr, file=sys.stderr)
     return prefix if precompiled.exists() else None
 
 
 def main(arguments: list[str]) -> int:
+    """Compile with the header, else become the plain compiler."""
     compiler = shlex.split(os.environ['MEGDET_CXX'])
-    shared, own, sources = split(arguments)
+    standard = os.environ.get('MEGDET_CXX_STD', '')
+    shared, own, sources = split(arguments, standard)
     if '-c' not in own or len(sources) != 1:
         os.execvp(compiler[0], compiler + arguments)
-    prefix = precompile(
-        compiler,
-        shared,
-        Path(os.environ['MEGDET_CXX_DIR']),
-        os.environ.get('MEGDET_CXX_HEADER', 'torch/types.h'),
-    )
-    plain = [*shared, *own, *OPTIMISE]
+    plain = [*compiler, *shared, *OPTIMISE]
+    header = os.environ.get('MEGDET_CXX_HEADER', 'torch/types.h')
+    prefix = precompile(plain, Path(os.environ['MEGDET_CXX_DIR']), header)
     if prefix is not None:
-        command = [*compiler, '-include', str(prefix), *plain]
+        command = [*plain, '-include', str(prefix), *own]
         compiled = subprocess.run(command, stderr=subprocess.PIPE)
-        if compiled.returncode <= 0:
+        if compiled.returncode == 0:
             sys.stderr.buffer.write(compiled.stderr)
-            # A negative status is a signal: whoever sent it wants an end.
-            return 128 - compiled.returncode if compiled.returncode else 0
-    os.execvp(compiler[0], compiler + plain)
+            return 0
+    os.execvp(compiler[0], plain + own)
 
 
 if __name__ == '__main__':

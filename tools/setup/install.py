@@ -1,38 +1,41 @@
 # Copyright (c) mmdet_megdet contributors. All rights reserved.
-"""Sets the repository up in ``.venv``: the pinned packages, then mmcv.
+"""Set the repository up in ``.venv``: pinned packages, torch, mmcv, itself.
 
-Standard library only: it runs before anything is installed. Each step leaves
-a stamp when it has succeeded, so an interrupted set-up continues where it
-stopped, a finished one returns at once, and a changed requirement file runs
-its step and those that build on it again.
+Standard library only: it runs before anything is installed. A set-up that was
+completed for the same files, Python and torch returns at once. An interrupted
+one is run again from its start, where pip skips what is there.
 """
 
 from __future__ import annotations
 
-import contextlib
-import fcntl
 import hashlib
 import os
 import shutil
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Mapping
 from pathlib import Path
 
-from errors import SetupError, main_with_errors
-from flavour import gpu_wanted
-
 ROOT = Path(__file__).resolve().parents[2]
-SETUP = Path(__file__).resolve().parent
 VENV = ROOT / '.venv'
 STAMPS = VENV / '.setup'
 PYTHON = VENV / 'bin' / 'python'
 REQUIREMENTS = ROOT / 'requirements'
+# What the environment follows from.
+INPUTS = (
+    'requirements/lock.txt',
+    'requirements/torch.txt',
+    'requirements/cuda.txt',
+    'requirements/mmcv.txt',
+    'pyproject.toml',
+    'setup.py',
+    'mmdet_megdet/version.py',
+)
 
 
 def digest(*parts: Path | str) -> str:
-    """A key that changes with the content of files or with strings."""
+    """Return a key that changes with the files' content or the strings."""
     sha = hashlib.sha256()
     for part in parts:
         data = part.read_bytes() if isinstance(part, Path) else part.encode()
@@ -40,163 +43,114 @@ def digest(*parts: Path | str) -> str:
     return sha.hexdigest()
 
 
-class Stamps:
-    """Remembers which steps have succeeded, and for which key.
-
-    Args:
-        folder (Path): Where the stamps lie, a file for each step.
-    """
-
-    def __init__(self, folder: Path) -> None:
-        self.folder = folder
-
-    def done(self, step: str, key: str) -> bool:
-        """Whether ``step`` has succeeded for this very key."""
-        path = self.folder / step
-        return path.is_file() and path.read_text() == key
-
-    def start(self, step: str) -> None:
-        """Forget the step: it counts as undone until :meth:`finish`."""
-        (self.folder / step).unlink(missing_ok=True)
-
-    def finish(self, step: str, key: str) -> None:
-        """Write the stamp, whole or not at all."""
-        part = self.folder / f'{step}.part'
-        part.write_text(key)
-        part.replace(self.folder / step)
+def read_stamp(name: str) -> str:
+    """Return what was noted in .venv under this name, or nothing."""
+    path = STAMPS / name
+    return path.read_text() if path.is_file() else ''
 
 
-def run(*command: object, step: str) -> None:
-    """Run a command in a clean Python environment or stop the set-up."""
-    env = {
-        name: value
-        for name, value in os.environ.items()
-        # They would mix foreign packages into the venv.
-        if name not in ('PYTHONPATH', 'PYTHONHOME', '__PYVENV_LAUNCHER__')
-    }
+def write_stamp(name: str, text: str) -> None:
+    """Note it, whole or not at all."""
+    part = STAMPS / f'{name}.part'
+    part.write_text(text)
+    part.replace(STAMPS / name)
+
+
+def run(step: str, *command: Path | str) -> None:
+    """Run one step's command, or end the set-up with what it said."""
+    # The user's other packages must not mix into the venv.
+    foreign = ('PYTHONPATH', 'PYTHONHOME', '__PYVENV_LAUNCHER__')
+    env = {k: v for k, v in os.environ.items() if k not in foreign}
     env.update(PIP_USER='0', PIP_DISABLE_PIP_VERSION_CHECK='1')
+    print(f'set-up: {step} ...', flush=True)
     words = [str(word) for word in command]
     code = subprocess.run(words, env=env, cwd=ROOT).returncode
     if code:
-        raise SetupError(
-            f'the step "{step}" failed (exit status {code} of '
+        sys.exit(
+            f'set-up: the step "{step}" failed (exit status {code} of '
             f'`{" ".join(words)}`); its own message stands above. '
-            'Run the same make command again to continue from this step.'
+            'Run the same make command again to continue.'
         )
 
 
-def pip_install(*arguments: object, step: str) -> None:
-    # Modules are compiled when they are first imported: compiling all of
-    # them here takes longer than installing them.
-    pip = (PYTHON, '-m', 'pip', 'install', '--no-compile')
-    run(*pip, *arguments, step=step)
+def pip_install(step: str, *arguments: Path | str) -> None:
+    """Install; modules are compiled when first imported, which is faster."""
+    run(step, PYTHON, '-m', 'pip', 'install', '--no-compile', *arguments)
 
 
-def make_venv() -> None:
+def make_venv(key: str) -> None:
+    """Make .venv anew, unless the one that is there has this key."""
+    if PYTHON.exists() and read_stamp('venv') == key:
+        return
     if VENV.exists():
         if not STAMPS.is_dir():
-            raise SetupError(
-                f'{VENV} exists but was not made by this set-up, which would '
-                'have to replace it. Move it away or remove it.'
+            sys.exit(
+                f'set-up: {VENV} exists but was not made by this set-up, '
+                'which would have to replace it. Move it away or remove it.'
             )
         shutil.rmtree(VENV)
     STAMPS.mkdir(parents=True)
-    # Not sys.executable: that may be the old venv's, removed just now.
+    # Not sys.executable: that may be the old .venv's, removed just now.
     base = getattr(sys, '_base_executable', sys.executable)
-    try:
-        run(base, '-m', 'venv', VENV, step='venv')
-    except SetupError as error:
-        version = '{}.{}'.format(*sys.version_info)
-        raise SetupError(
-            f'{error} If the venv module or ensurepip is missing, install '
-            f'it (on Debian and Ubuntu: python{version}-venv).'
-        ) from None
+    run('venv', base, '-m', 'venv', VENV)
+    write_stamp('venv', key)
 
 
-def install_torch() -> None:
-    pip_install('-r', REQUIREMENTS / 'torch.txt', step='torch')
-
-
-def install_lock() -> None:
+def install(torch: str) -> None:
+    """Install everything; ``torch`` is a version, or empty for the pinned."""
     lock = REQUIREMENTS / 'lock.txt'
-    pip_install('-q', '--no-deps', '-r', lock, step='packages')
+    pip_install('packages', '-q', '--no-deps', '-r', lock)
+    pinned = REQUIREMENTS / 'torch.txt'
+    if not torch or f'torch=={torch}' in pinned.read_text().split():
+        pip_install('torch', '-r', pinned)
+    else:
+        # pip exchanges locked packages for those that this torch needs.
+        pip_install('torch', f'torch=={torch}', 'setuptools<81')
+    run('mmcv', PYTHON, Path(__file__).with_name('install_mmcv.py'))
+    options = ('-q', '--no-deps', '--no-build-isolation')
+    pip_install('project', *options, '-e', ROOT)
 
 
-def install_mmcv() -> None:
-    run(PYTHON, SETUP / 'install_mmcv.py', step='mmcv')
+def gpu_visible(
+    env: Mapping[str, str] = os.environ, devices: Path = Path('/dev')
+) -> bool:
+    """Return whether an NVIDIA GPU is there and not hidden from programs.
 
-
-def install_project() -> None:
-    options = ('--no-deps', '--no-build-isolation', '-q')
-    pip_install(*options, '-e', ROOT, step='project')
-
-
-def steps() -> Iterator[tuple[str, str, Callable[[], None]]]:
-    """Yield each step's name, key and work, in order.
-
-    A generator, since a key may depend on what the steps before it installed.
+    ``FORCE_CUDA=1`` says so for a machine without one (a login node), and an
+    empty ``CUDA_VISIBLE_DEVICES`` hides all GPUs, as for any CUDA program.
     """
-    version = '{}.{}'.format(*sys.version_info)
-    # With the path: a venv that was moved or copied still points back.
-    venv = digest(version, str(VENV))
-    if not PYTHON.exists():
-        # A dangling link: the Python that it was made from has gone.
-        Stamps(STAMPS).start('venv')
-    yield 'venv', venv, make_venv
-    lock = REQUIREMENTS / 'lock.txt'
-    files = ('torch.txt', 'cuda.txt', 'lock.txt')
-    torch = digest(venv, *(REQUIREMENTS / name for name in files))
-    yield 'torch', torch, install_torch
-    yield 'packages', digest(torch, lock), install_lock
-    # Only what its ops are compiled against: another matplotlib must not
-    # cost a build. CUDA ops serve on a machine without a GPU as well.
-    pins = (REQUIREMENTS / 'torch.txt', REQUIREMENTS / 'mmcv.txt')
-    with_cuda = digest(venv, *pins, 'cuda')
-    mmcv = with_cuda
-    if not gpu_wanted(VENV) and not Stamps(STAMPS).done('mmcv', with_cuda):
-        mmcv = digest(venv, *pins, 'cpu')
-    yield 'mmcv', mmcv, install_mmcv
-    files = ('setup.py', 'pyproject.toml', 'mmdet_megdet/version.py')
-    project = digest(venv, *(ROOT / name for name in files))
-    yield 'project', project, install_project
-
-
-@contextlib.contextmanager
-def one_at_a_time(path: Path) -> Iterator[None]:
-    """Hold the tree's lock, waiting for another set-up to finish."""
-    with path.open('w') as lock:
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            print(
-                'set-up: waiting for another set-up of this tree', flush=True
-            )
-            fcntl.flock(lock, fcntl.LOCK_EX)
-        except OSError as error:
-            print(f'set-up: going on without a lock ({error})', flush=True)
-        yield
+    if env.get('FORCE_CUDA') == '1':
+        return True
+    if env.get('CUDA_VISIBLE_DEVICES', '0').strip() in ('', '-1'):
+        return False
+    # dxg: Windows' subsystem for Linux
+    return any(devices.glob('nvidia[0-9]*')) or (devices / 'dxg').exists()
 
 
 def main() -> None:
-    stamps = Stamps(STAMPS)
-    began = time.monotonic()
-    worked = False
-    for step, key, work in steps():
-        if stamps.done(step, key):
-            continue
-        worked = True
-        print(f'set-up: {step} ...', flush=True)
-        stamps.start(step)
-        start = time.monotonic()
-        work()
-        stamps.finish(step, key)
-        print(f'set-up: {step}: {time.monotonic() - start:.0f} s', flush=True)
-    if worked:
-        print(f'set-up: complete in {time.monotonic() - began:.0f} s')
-    else:
+    """Set up whatever is not as the files, TORCH and this Python say."""
+    # With the path: a venv that was moved still points to where it was.
+    venv = digest('{}.{}'.format(*sys.version_info), str(VENV))
+    make_venv(venv)
+    # The choice of a torch holds until another is made.
+    torch = os.environ.get('TORCH') or read_stamp('torch-version')
+    key = digest(venv, torch, *(ROOT / name for name in INPUTS))
+    # What was set up beside a GPU serves without one too.
+    with_gpu = digest(key, 'gpu')
+    wanted = with_gpu if gpu_visible() else key
+    if read_stamp('done') in (wanted, with_gpu):
         print('set-up: complete already')
+        return
+    (STAMPS / 'done').unlink(missing_ok=True)
+    began = time.monotonic()
+    install(torch)
+    write_stamp('torch-version', torch)
+    write_stamp('done', wanted)
+    print(f'set-up: complete in {time.monotonic() - began:.0f} s')
 
 
 if __name__ == '__main__':
-    with one_at_a_time(ROOT / '.venv.lock'):
-        main_with_errors(main)
+    try:
+        main()
+    except KeyboardInterrupt:
+        sys.exit('set-up: interrupted; run it again to continue')

@@ -4,38 +4,25 @@
 set -euo pipefail
 
 root=$(cd "$(dirname "${BASH_SOURCE[0]}")/../.." && pwd)
-
-version_of() {
-  "$1" -c 'import sys; print("%d.%d.%d" % sys.version_info[:3])' 2>/dev/null
-}
-
-is_supported() {
-  case "$1" in 3.10.* | 3.11.* | 3.12.*) return 0 ;; *) return 1 ;; esac
-}
-
-fail() {
-  echo "set-up: $1" >&2
-  exit 1
-}
-
-remedy='Install Python 3.10, 3.11 or 3.12, or name one that is there:
-  make setup PYTHON=/path/to/python3.11'
-
-if [ -n "${PYTHON:-}" ]; then
-  version=$(version_of "$PYTHON") ||
-    fail "PYTHON=$PYTHON does not run. $remedy"
-  is_supported "$version" ||
-    fail "PYTHON=$PYTHON is Python $version; 3.10 to 3.12 is needed. $remedy"
-  exec "$PYTHON" "$root/tools/setup/install.py"
+candidates=("$root/.venv/bin/python" python3.11 python3.12 python3.10 python3)
+if [[ -n ${PYTHON:-} ]]; then
+  candidates=("$PYTHON")
 fi
 
-found=
-for candidate in "$root/.venv/bin/python" \
-  python3.11 python3.12 python3.10 python3; do
-  version=$(version_of "$candidate") || continue
-  if is_supported "$version"; then
-    exec "$candidate" "$root/tools/setup/install.py"
+fits='import sys; sys.exit(not (3, 10) <= sys.version_info[:2] <= (3, 12))'
+tried=
+for python in "${candidates[@]}"; do
+  if "$python" -c "$fits" 2> /dev/null; then
+    lock=$root/.venv.lock
+    flock -n "$lock" true || echo 'set-up: waiting for another of this tree'
+    exec flock "$lock" "$python" "$root/tools/setup/install.py"
   fi
-  found="$found $candidate is $version;"
+  version=$("$python" -V 2> /dev/null || echo 'does not run')
+  tried+="
+  $python: $version"
 done
-fail "Python 3.10 to 3.12 is needed; found:${found:- none;} $remedy"
+
+echo "set-up: Python 3.10, 3.11 or 3.12 is needed. Tried:$tried
+Install one, or name one that is there:
+  make setup PYTHON=/path/to/python3.11" >&2
+exit 1

@@ -14,12 +14,12 @@ from checks import versions
 from checks.report import FAIL, PASS
 
 
-def test_ranges_are_those_of_setup_py():
+def test_ranges_are_those_of_the_metadata():
     asked = dict(
         re.match(r"'(\w+)([^']*)'", line.strip()).groups()
-        for line in (ROOT / 'setup.py')
+        for line in (ROOT / 'pyproject.toml')
         .read_text()
-        .split("'openmmlab': [")[1]
+        .split('openmmlab = [')[1]
         .split(']')[0]
         .strip()
         .splitlines()

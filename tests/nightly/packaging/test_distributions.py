@@ -14,7 +14,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from tests.packaging.environment import (
+from tests.nightly.packaging.environment import (
     VERSION,
     add_packages,
     build,
@@ -85,7 +85,8 @@ def test_sdist_holds_the_project(built):
         names = {f'{part}/{name}' for name in files(built.source / part)}
         assert names <= held
     alone = {'LICENSE', 'Makefile', 'README.md', 'README.zh-CN.md'}
-    alone |= {'setup.py', 'pyproject.toml', 'MANIFEST.in'}
+    alone |= {'setup.py', 'pyproject.toml', 'MANIFEST.in', 'CHANGELOG.md'}
+    alone |= {'CONTRIBUTING.md', 'mmdet_megdet/py.typed'}
     assert alone | {'model-index.yml'} <= held
     assert not [name for name in held if '.mim' in name or '.pyc' in name]
 
@@ -108,15 +109,18 @@ def test_wheel_holds_the_package_and_what_mim_looks_for(built):
     expected = package | {f'mmdet_megdet/.mim/{name}' for name in mim}
     assert {n for n in held if not n.startswith(info)} == expected
     assert f'{info}/licenses/LICENSE' in held
+    assert 'mmdet_megdet/py.typed' in held
     assert script.external_attr >> 16 & 0o111  # a user may run it
 
     assert (metadata['Name'], metadata['Version']) == ('mmdet-megdet', VERSION)
+    assert metadata['License-Expression'] == 'Apache-2.0'
+    assert metadata['Requires-Python'] == '<3.13,>=3.10'
+    assert metadata.get_payload().startswith('# ')  # the README
     # With the forks of the OpenMMLab libraries there must be no stock ones.
     asked = [r for r in metadata.get_all('Requires-Dist') if 'extra' not in r]
     assert asked == ['msgspec', 'numpy', 'rich']
 
 
-@pytest.mark.slow
 def test_installed_wheel_trains_one_iteration(installed):
     (package,) = installed.python.parents[1].rglob('mmdet_megdet')
     script = package / '.mim' / 'tools' / 'train.py'
@@ -183,7 +187,6 @@ def with_mim(installed, tmp_path):
     return installed
 
 
-@pytest.mark.slow
 def test_mim(with_mim, tmp_path):
     def mim(*arguments: str | Path) -> str:
         main = 'from mim.cli import cli; cli()'
