@@ -20,25 +20,14 @@ _PIXEL = 1.0
 
 
 class Instances(NamedTuple):
-    """What mmdet's CocoDataset makes of the annotations.
+    """What mmdet's CocoDataset makes of each annotation."""
 
-    Attributes:
-        label (ndarray): Each annotation's label; -1 where its category is
-            not learnt.
-        flat (ndarray): Whether its box has no area.
-        outside (ndarray): Whether its box lies outside its image.
-        over (ndarray): Whether its box reaches over the edge.
-        meant (ndarray): Whether image and label are known, and it is not
-            ignored.
-        kept (ndarray): Whether training uses it.
-    """
-
-    label: np.ndarray
-    flat: np.ndarray
-    outside: np.ndarray
-    over: np.ndarray
-    meant: np.ndarray
-    kept: np.ndarray
+    label: np.ndarray  # -1 where its category is not learnt
+    flat: np.ndarray  # whether its box has no area
+    outside: np.ndarray  # whether its box lies outside its image
+    over: np.ndarray  # whether its box reaches over the edge
+    meant: np.ndarray  # whether image and label are known; not ignored
+    kept: np.ndarray  # whether training uses it
 
 
 def labels_of(
@@ -46,11 +35,7 @@ def labels_of(
 ) -> list[tuple[Hashable, str]]:
     """Return id and name of each label's category, as pycocotools finds them.
 
-    Args:
-        table (Table): The file.
-        classes (tuple[str] or str): ``metainfo['classes']``.
-        by_id (bool): Whether the categories are sorted before. Defaults to
-            False: in the order of the file.
+    In the order of the file, unless CocoMetric sorts them by id.
     """
     ids = table.category_ids.tolist()
     found = zip(ids, table.category_names, strict=True)
@@ -320,13 +305,7 @@ def check_masks(table: Table, found: Instances) -> Iterator[Verdict]:
 def check_evaluation(
     table: Table, evaluation: Evaluation, wanted: set[Hashable]
 ) -> Iterator[Verdict]:
-    """Yield what would stop CocoMetric, after an epoch.
-
-    Args:
-        table (Table): The evaluation's file.
-        evaluation (Evaluation): What is evaluated.
-        wanted (set): Ids of the categories that are.
-    """
+    """Yield what would stop CocoMetric, after an epoch."""
     evaluated = [key in wanted for key in table.category_ids.tolist()]
     seen = np.array([*evaluated, False])[table.category_places]
     seen &= table.image_places >= 0
@@ -378,14 +357,8 @@ def check_rest(
 ) -> Verdict | None:
     """Return that nothing is left to learn or to evaluate, if so it is.
 
-    Args:
-        table (Table): The file.
-        found (Instances): What mmdet makes of its annotations.
-        images (ndarray, optional): Places of the images that the data set
-            keeps, if that is known.
-        use (Use): The data set.
-        empty (str, optional): How bad it is if no object is left; None if
-            it is not.
+    ``images`` are the places of those that the data set keeps, if that is
+    known; ``empty`` is how bad it is if no object is left, None if it is not.
     """
     path, entries = use.path, len(table.image_ids)
     if entries == 0 or (images is not None and len(images) == 0):

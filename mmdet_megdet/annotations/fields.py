@@ -54,12 +54,7 @@ _FIELDS = dict(
 
 
 def find_malformed(content: Any, path: str) -> Iterator[Verdict]:
-    """Yield what mmdet or pycocotools would stumble over.
-
-    Args:
-        content (Any): What the file holds.
-        path (str): The file, for the texts.
-    """
+    """Yield what mmdet or pycocotools would stumble over."""
     if not isinstance(content, dict):
         yield _malformed(
             f'{path} holds a {type(content).__name__}, no object with images, '

@@ -105,16 +105,7 @@ def unreadable(path: str | Path) -> str | None:
 
 
 def read_annotations(path: str, with_masks: bool) -> Table | list[Verdict]:
-    """Read an annotation file.
-
-    Args:
-        path (str): The file, in COCO's format.
-        with_masks (bool): Whether to look at the segmentations.
-
-    Returns:
-        Table or list[Verdict]: What the file holds, or why mmdet cannot use
-        it.
-    """
+    """Return what a file holds, or why mmdet cannot use it."""
     reason = unreadable(path)
     if reason is not None:
         remedy = '' if Path(path).is_file() else WHERE

@@ -28,14 +28,7 @@ class Form(IntEnum):
 
 
 def form_of_polygons(text: bytes) -> Form | None:
-    """Return the form of polygons, without making numbers of them.
-
-    Args:
-        text (bytes): A segmentation as sound JSON.
-
-    Returns:
-        Form, optional: None for what is not a list of lists of numbers.
-    """
+    """Return the form of lists of numbers as JSON; None for all else."""
     return _form_of_skeleton(text.translate(None, _NUMBERS))
 
 
@@ -50,13 +43,7 @@ def _form_of_skeleton(skeleton: bytes) -> Form | None:
 
 
 def form_of(segmentation: Any, width: float, height: float) -> Form:
-    """Return the form of a segmentation.
-
-    Args:
-        segmentation (Any): As in the file.
-        width (float): Of its image, in pixels.
-        height (float): Of its image, in pixels.
-    """
+    """Return the form of a segmentation."""
     if not segmentation:
         return Form.NONE
     if isinstance(segmentation, dict):

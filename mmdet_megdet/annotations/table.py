@@ -18,37 +18,24 @@ from ..text import some
 class Table:
     """A file in COCO's format whose entries are all well formed.
 
-    Attributes:
-        path (str): The file.
-        image_ids (ndarray): Ids of the images; of whole numbers, or objects.
-        file_names (list[str]): Of the images.
-        sizes (ndarray): Width and height of the images, (n, 2).
-        category_ids (ndarray): Ids of the categories.
-        category_names (list): Names of the categories.
-        ids (ndarray): Ids of the annotations.
-        image_of (ndarray): Their ``image_id``.
-        category_of (ndarray): Their ``category_id``.
-        boxes (ndarray): Left, top, width and height, (m, 4).
-        areas (ndarray): Their ``area``.
-        iscrowd (ndarray): Their ``iscrowd``; -1 where there is none.
-        ignored (ndarray): Whether ``ignore`` is set, which mmdet leaves out.
-        forms (ndarray): A :class:`Form` each; empty if not asked for.
+    Ids are whole numbers, or objects.
     """
 
     path: str
     image_ids: np.ndarray
     file_names: list[str]
-    sizes: np.ndarray
+    sizes: np.ndarray  # width and height of the images, (n, 2)
     category_ids: np.ndarray
     category_names: list[Any]
+    # Of the annotations:
     ids: np.ndarray
-    image_of: np.ndarray
-    category_of: np.ndarray
-    boxes: np.ndarray
+    image_of: np.ndarray  # image_id
+    category_of: np.ndarray  # category_id
+    boxes: np.ndarray  # left, top, width and height, (m, 4)
     areas: np.ndarray
-    iscrowd: np.ndarray
-    ignored: np.ndarray
-    forms: np.ndarray
+    iscrowd: np.ndarray  # -1 where there is none
+    ignored: np.ndarray  # whether ignore is set: mmdet leaves them out
+    forms: np.ndarray  # a Form each; empty if masks are not looked at
 
     @cached_property
     def image_places(self) -> np.ndarray:
@@ -61,11 +48,7 @@ class Table:
         return _places(self.category_ids, self.category_of)
 
     def name_annotations(self, chosen: Sequence[int]) -> str:
-        """Return the ids of annotations, with those of their images.
-
-        Args:
-            chosen (Sequence[int]): Places in the list of annotations.
-        """
+        """Return the ids of annotations, with those of their images."""
         files = dict(
             zip(self.image_ids.tolist(), self.file_names, strict=True)
         )
@@ -78,11 +61,7 @@ class Table:
         return some(map(name, chosen), 5)
 
     def name_images(self, chosen: Sequence[int]) -> str:
-        """Return the ids of images, with their files.
-
-        Args:
-            chosen (Sequence[int]): Places in the list of images.
-        """
+        """Return the ids of images, with their files."""
         return some(
             (f'id {self.image_ids[i]} ({self.file_names[i]})' for i in chosen),
             5,
