@@ -1,13 +1,15 @@
 # Copyright (c) mmdet_megdet contributors. All rights reserved.
-"""Evaluates a detector: options and meaning as mmdet's own tools/test.py."""
+"""Evaluate a detector: options and meaning as mmdet's own tools/test.py."""
 
 from __future__ import annotations
 
 import argparse
 import copy
 import importlib.util
+import os
 import sys
 from pathlib import Path
+from typing import Any
 
 if importlib.util.find_spec('mmdet_megdet') is None:
     sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
@@ -16,6 +18,8 @@ from mmdet.engine.hooks.utils import trigger_visualization_hook
 from mmdet.evaluation import DumpDetResults
 from mmdet.utils import setup_cache_size_limit_of_dynamo
 from mmengine.config import Config, ConfigDict
+from mmengine.dataset import BaseDataset
+from mmengine.visualization import Visualizer
 
 from mmdet_megdet.cli import (
     add_common_options,
@@ -26,11 +30,12 @@ from mmdet_megdet.cli import (
     require_checkpoint,
     run_tool,
 )
+from mmdet_megdet.errors import ConfigError
 from mmdet_megdet.upstream.mmengine_names import draw_on_every_rank
 
 
 def parse_args() -> argparse.Namespace:
-    """Reads the command line."""
+    """Read the command line."""
     parser = argparse.ArgumentParser(description='Test a detector')
     parser.add_argument('config', help='config file')
     parser.add_argument('checkpoint', help='checkpoint file or address')
@@ -61,7 +66,7 @@ def parse_args() -> argparse.Namespace:
 
 
 def augment_at_test_time(cfg: Config) -> None:
-    """Wraps the model and the test pipeline for test-time augmentation.
+    """Wrap the model and the test pipeline for test-time augmentation.
 
     Where the config has no ``tta_model`` or ``tta_pipeline``, mmdet's
     defaults apply: each image as it is and flipped, merged by NMS.
@@ -91,13 +96,44 @@ def augment_at_test_time(cfg: Config) -> None:
     dataset.pipeline = cfg.tta_pipeline
 
 
+def name_by_folder(visualizer: Visualizer, dataset: BaseDataset) -> None:
+    """Name what is drawn by folder too, where images lie in several.
+
+    mmdet names it by the image's file alone, and images of one name in two
+    folders would overwrite each other.
+
+    Args:
+        visualizer (Visualizer): Told by mmdet's hook where to write.
+        dataset (BaseDataset): What is tested.
+    """
+    infos = map(dataset.get_data_info, range(len(dataset)))
+    folders = {os.path.dirname(os.path.abspath(i['img_path'])) for i in infos}
+    common = os.path.commonpath(folders)
+    draw = visualizer.add_datasample
+
+    def add_datasample(
+        *args: Any, data_sample: Any, out_file: str, **kwargs: Any
+    ) -> None:
+        inside = os.path.relpath(data_sample.img_path, common)
+        path = os.path.join(os.path.dirname(out_file), inside)
+        draw(*args, data_sample=data_sample, out_file=path, **kwargs)
+
+    visualizer.add_datasample = add_datasample
+
+
 def main() -> None:
-    """Tests as the command line says."""
+    """Test as the command line says."""
     args = parse_args()
     setup_cache_size_limit_of_dynamo()
     cfg = load_config(args)
     cfg.load_from, cfg.resume = require_checkpoint(args.checkpoint), False
     if args.show or args.show_dir:
+        if 'visualization' not in cfg.get('default_hooks', {}):
+            raise ConfigError(
+                '--show and --show-dir need the hook that draws: set '
+                "default_hooks.visualization=dict(type='DetVisualizationHook')"
+                ' in the config.'
+            )
         trigger_visualization_hook(cfg, args)
     if args.tta:
         augment_at_test_time(cfg)
@@ -106,6 +142,7 @@ def main() -> None:
     runner = build_runner(cfg)
     if args.show_dir:
         draw_on_every_rank(runner.visualizer)
+        name_by_folder(runner.visualizer, runner.test_dataloader.dataset)
     if args.out:
         runner.test_evaluator.metrics.append(
             DumpDetResults(out_file_path=args.out)

@@ -30,7 +30,7 @@ _LAUNCH_ORDER = 'NCCL_LAUNCH_ORDER_IMPLICIT'
 
 
 def export_rank(launcher: str, port: int | None = None) -> int:
-    """Translates a launcher's environment into torch's variables.
+    """Translate a launcher's environment into torch's variables.
 
     Sets RANK, LOCAL_RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT as
     ``mmengine.dist.init_dist`` does, so that either may do it. On NVIDIA's
@@ -106,7 +106,7 @@ def _keep_launch_order() -> None:
 
 
 def init_distributed(launcher: str, dist_cfg: Mapping | None = None) -> int:
-    """Joins the distributed run, if there is one. Call before the Runner.
+    """Join the distributed run, if there is one. Call before the Runner.
 
     On the CPU this makes the default process group, with gloo in the place
     of NCCL. On an accelerator it only exports this rank's variables.

@@ -9,10 +9,11 @@ from inspect import getattr_static
 from types import FunctionType
 from typing import Any
 
+import torch
 from mmengine.dist import master_only
 from mmengine.optim import BaseOptimWrapper, OptimWrapper, _ParamScheduler
 from mmengine.optim.scheduler import OneCycleParamScheduler
-from mmengine.runner import Runner
+from mmengine.runner import BaseLoop, Runner, checkpoint
 from mmengine.visualization import Visualizer
 from torch.optim import Optimizer
 from torch.utils.data import DataLoader
@@ -110,3 +111,37 @@ def _bare(
     optimizer: Optimizer | BaseOptimWrapper | None,
 ) -> Optimizer | None:
     return getattr(optimizer, 'optimizer', optimizer)
+
+
+def is_training_run(runner: Runner) -> bool:
+    """Return whether the runner has built its training loop.
+
+    ``Runner.train_loop`` would build it, in ``val()`` and ``test()`` too.
+    """
+    return isinstance(runner._train_loop, BaseLoop)
+
+
+def has_seed_of_each_rank(runner: Runner) -> bool:
+    """Return whether the config sets ``randomness.diff_rank_seed``.
+
+    Ranks would then lay out the data set differently, without a word.
+    """
+    return bool(runner._randomness_cfg.get('diff_rank_seed', False))
+
+
+def train_dataloader_config(runner: Runner) -> DataLoader | dict | None:
+    """Return what the runner was told of training's dataloader.
+
+    By it the loader is built once more, where its workers started too early.
+    """
+    return runner._train_dataloader
+
+
+def load_as_torch_does() -> None:
+    """Let the forks' loaders unpickle what ``torch.load`` does, no more.
+
+    onedl-mmengine loads with a function of its own, which unpickles without
+    any restriction what torch has refused. MMEngine has no such function.
+    """
+    if hasattr(checkpoint, '_safe_torch_load'):
+        checkpoint._safe_torch_load = torch.load

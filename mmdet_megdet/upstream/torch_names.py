@@ -7,10 +7,11 @@ import functools
 import sys
 from collections.abc import Callable, Sequence
 from types import CodeType
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor, nn
+from torch.utils.data import DataLoader
 
 
 @torch.no_grad()
@@ -50,7 +51,7 @@ def outside_graphs(function: _Function) -> _Function:
     excluded = _disable_dynamo(function)
 
     @functools.wraps(function)
-    def call(*args, **kwargs):
+    def call(*args: Any, **kwargs: Any) -> Any:
         if 'torch._dynamo' in sys.modules:
             return excluded(*args, **kwargs)
         return function(*args, **kwargs)
@@ -91,3 +92,21 @@ def is_low_rank(model: nn.Module) -> bool:
 
     hooks = getattr(model, '_comm_hooks', ())
     return any(isinstance(state, PowerSGDState) for _, state in hooks)
+
+
+def copy_metadata(source: Any, target: Any) -> None:
+    """Copy what a ``state_dict`` knows of its modules' versions, if it does.
+
+    It is an attribute, which copying the items leaves behind. Without it
+    ``load_state_dict`` takes the weights for those of modules' first versions.
+    """
+    if hasattr(source, '_metadata'):
+        target._metadata = source._metadata
+
+
+def end_workers(loader: DataLoader) -> None:
+    """Let go the iterator that keeps a loader's persistent workers.
+
+    Those that the loader starts next know what was set on it meanwhile.
+    """
+    loader._iterator = None

@@ -133,7 +133,7 @@ import time
 import torch
 import torch.distributed as dist
 from mmdet_megdet.cli import run_tool
-from mmdet_megdet.runtime.launch import init_distributed
+from mmdet_megdet.runtime import init_distributed
 
 def main():
     init_distributed('pytorch', dict(timeout=300))

@@ -4,7 +4,7 @@ from __future__ import annotations
 import torch
 from mmdet.structures import DetDataSample
 
-from mmdet_megdet.runtime.batch import image_names
+from mmdet_megdet.runtime import image_names
 
 
 def test_image_names():

@@ -4,7 +4,7 @@ from __future__ import annotations
 import pytest
 from mmengine.config import Config
 
-from mmdet_megdet.runtime.config_text import read_config
+from mmdet_megdet.runtime import read_config
 from tests.tools.command import TINY_CONFIG
 
 

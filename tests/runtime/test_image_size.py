@@ -18,7 +18,7 @@ from PIL import Image
 from mmdet_megdet.errors import DataError
 from mmdet_megdet.faults.data import CheckedPipeline, is_cut_off
 from mmdet_megdet.runtime import image_size
-from mmdet_megdet.runtime.image_size import (
+from mmdet_megdet.runtime import (
     decoded_size,
     is_turned_in_place,
     size_when_decoded,

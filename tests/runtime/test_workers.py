@@ -7,7 +7,7 @@ import psutil
 import pytest
 from mmengine.runner import IterBasedTrainLoop, Runner
 
-from mmdet_megdet.runtime.workers import hold_workers
+from mmdet_megdet.runtime import hold_workers
 
 told = 'nothing'
 
