@@ -11,6 +11,7 @@ import argparse
 import importlib
 import importlib.util
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from types import ModuleType
 from typing import NamedTuple
@@ -234,10 +235,10 @@ def describe(
     return rows
 
 
-def main() -> int:
+def main(arguments: Sequence[str] | None = None) -> int:
     """Print the plans; return the exit status."""
     parser = make_parser()
-    args = parser.parse_args()
+    args = parser.parse_args(arguments)
     columns, refusals = [], []
     for hardware in read_set_ups(parser, args):
         try:

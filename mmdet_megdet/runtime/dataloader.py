@@ -12,9 +12,9 @@ from torch.utils.data import DataLoader
 
 from ..errors import ConfigError
 from ..upstream.mmengine_names import (
+    built_loop,
     endless_batches,
     has_seed_of_each_rank,
-    is_training_run,
     train_dataloader_config,
 )
 from ..upstream.torch_names import end_workers
@@ -82,7 +82,7 @@ def hold_workers(runner: Runner) -> None:
     Args:
         runner (Runner): With its train loop built, or a run without one.
     """
-    loop = runner.train_loop if is_training_run(runner) else None
+    loop = built_loop(runner, 'train')
     if (
         not isinstance(loop, IterBasedTrainLoop)
         or isinstance(loop.dataloader_iterator, _LateIterator)

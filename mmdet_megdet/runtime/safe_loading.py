@@ -34,7 +34,7 @@ from mmengine.runner.checkpoint import CheckpointLoader
 
 from ..errors import CheckpointError, NotResumableError
 from ..upstream.mmengine_names import annealing_functions, load_as_torch_does
-from ..upstream.torch_names import copy_metadata
+from ..upstream.torch_names import copy_versions
 
 # Boolean, integer and floating point; no object, text or record arrays.
 NUMPY_TYPE_CODES = '?bhilqBHILQefdg'
@@ -131,7 +131,7 @@ class LoadedCheckpoint(dict):
         super().__init__(dict.items(content))
         self.source = source
         self.config_text: str | None = None
-        copy_metadata(content, self)
+        copy_versions(self, content)
 
     def __missing__(self, key: str) -> None:
         if key not in _OF_TRAINING:

@@ -94,11 +94,11 @@ def is_low_rank(model: nn.Module) -> bool:
     return any(isinstance(state, PowerSGDState) for _, state in hooks)
 
 
-def copy_metadata(source: Any, target: Any) -> None:
-    """Copy what a ``state_dict`` knows of its modules' versions, if it does.
+def copy_versions(target: dict, source: dict) -> None:
+    """Give a state_dict the modules' versions that another one carries.
 
-    It is an attribute, which copying the items leaves behind. Without it
-    ``load_state_dict`` takes the weights for those of modules' first versions.
+    ``load_state_dict`` reads them in ``_metadata``: without them it takes a
+    BatchNorm's state for one of torch 0.4.
     """
     if hasattr(source, '_metadata'):
         target._metadata = source._metadata

@@ -197,19 +197,6 @@ def test_bn_size_is_left_to_the_config_or_overridden():
     assert 'default_hooks' not in cfg
 
 
-@pytest.mark.parametrize(
-    ('text', 'size'), [('32', 32), ('none', None), ('None', None)]
-)
-def test_bn_size_values(text, size):
-    assert train.bn_size(text) == size
-
-
-@pytest.mark.parametrize('text', ['0', '-4', '3.5', 'all', ''])
-def test_bn_size_refuses(text):
-    with pytest.raises(argparse.ArgumentTypeError, match='positive number'):
-        train.bn_size(text)
-
-
 @pytest.mark.slow
 def test_bn_size_reaches_the_layers(tmp_path):
     """One process: 32 images cannot be had, those of all ranks can."""
