@@ -22,6 +22,7 @@ from torch.distributed.elastic.multiprocessing.errors import (
 
 from .errors import (
     RANK_LOST_STATUS,
+    REQUEUE_STATUS,
     CheckpointError,
     ConfigError,
     MegDetError,
@@ -192,8 +193,8 @@ def run_tool(main: Callable[[], None]) -> None:
     status = 1
     try:
         main()
-    except Preempted as stop:
-        status = stop.code
+    except Preempted:
+        status = REQUEUE_STATUS
     except MegDetError as error:
         print(f'error: {error}', file=sys.stderr)
         get_error_handler().record_exception(error)

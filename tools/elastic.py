@@ -11,6 +11,7 @@ from __future__ import annotations
 import argparse
 import importlib.util
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 if importlib.util.find_spec('mmdet_megdet') is None:
@@ -103,9 +104,9 @@ def check_training(args: argparse.Namespace) -> dict[int, int]:
     return images_by_machines(machines, gpus, images, total, bn_sizes, fewer)
 
 
-def main() -> int:
+def main(arguments: Sequence[str] | None = None) -> int:
     """Run this machine's part of the job; return the exit status."""
-    args = run.parse_args(sys.argv[1:])
+    args = run.parse_args(sys.argv[1:] if arguments is None else arguments)
     try:
         images = check_training(args)
     except MegDetError as error:

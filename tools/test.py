@@ -8,6 +8,7 @@ import copy
 import importlib.util
 import os
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -34,8 +35,8 @@ from mmdet_megdet.errors import ConfigError
 from mmdet_megdet.upstream.mmengine_names import draw_on_every_rank
 
 
-def parse_args() -> argparse.Namespace:
-    """Read the command line."""
+def parse_args(arguments: Sequence[str] | None = None) -> argparse.Namespace:
+    """Read the command line, or what is given in its place."""
     parser = argparse.ArgumentParser(description='Test a detector')
     parser.add_argument('config', help='config file')
     parser.add_argument('checkpoint', help='checkpoint file or address')
@@ -59,7 +60,7 @@ def parse_args() -> argparse.Namespace:
         '--tta', action='store_true', help='augment at test time'
     )
     add_common_options(parser)
-    args = parser.parse_args()
+    args = parser.parse_args(arguments)
     if args.out and not args.out.endswith(('.pkl', '.pickle')):
         parser.error(f'--out {args.out} must end in .pkl or .pickle')
     return args
@@ -121,9 +122,9 @@ def name_by_folder(visualizer: Visualizer, dataset: BaseDataset) -> None:
     visualizer.add_datasample = add_datasample
 
 
-def main() -> None:
+def main(arguments: Sequence[str] | None = None) -> None:
     """Test as the command line says."""
-    args = parse_args()
+    args = parse_args(arguments)
     setup_cache_size_limit_of_dynamo()
     cfg = load_config(args)
     cfg.load_from, cfg.resume = require_checkpoint(args.checkpoint), False

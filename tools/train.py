@@ -134,8 +134,8 @@ def check_same_start(cfg: Config) -> None:
     Raises:
         CheckpointError: If the ranks see different work folders.
     """
-    start = dict(checkpoint=cfg.get('load_from'), resume=cfg.get('resume'))
-    found = differences(all_gather_object(start))
+    start = cfg.load_from if cfg.get('resume') else 'none'
+    found = differences(all_gather_object({'the checkpoint': start}))
     if found is not None:
         raise CheckpointError(
             f'--resume finds different checkpoints on different ranks '
@@ -144,10 +144,10 @@ def check_same_start(cfg: Config) -> None:
         )
 
 
-def main() -> None:
+def main(arguments: Sequence[str] | None = None) -> None:
     """Train as the command line says."""
     end_with_agent()
-    args = parse_args()
+    args = parse_args(arguments)
     setup_cache_size_limit_of_dynamo()
     cfg = load_config(args)
     apply_options(cfg, args)

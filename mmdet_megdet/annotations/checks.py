@@ -38,8 +38,8 @@ def labels_of(
     In the order of the file, unless CocoMetric sorts them by id.
     """
     ids = table.category_ids.tolist()
-    found = zip(ids, table.category_names, strict=True)
-    found = [pair for pair in found if pair[1] in classes]
+    pairs = zip(ids, table.category_names, strict=True)
+    found = [pair for pair in pairs if pair[1] in classes]
     return sorted(found) if by_id else found
 
 

@@ -87,7 +87,9 @@ def configured(
         tuple: The data sets, the evaluations, and a verdict on each data set
         whose file cannot be checked.
     """
-    uses, evaluations, verdicts = [], [], []
+    uses: list[Use] = []
+    evaluations: list[Evaluation] = []
+    verdicts: list[Verdict] = []
     scope = cfg.get('default_scope') or 'mmengine'
     for role in roles:
         loader = cfg.get(f'{role}_dataloader') or {}
@@ -95,11 +97,9 @@ def configured(
             try:
                 uses.append(_use(config, role, scope))
             except _NotUsed as found:
-                verdicts.append(
-                    Verdict(
-                        found.args[0], 'data set', *found.args[1:], (role,)
-                    )
-                )
+                level, text, remedy = found.args
+                verdict = Verdict(level, 'data set', text, remedy, (role,))
+                verdicts.append(verdict)
         evaluations += _evaluations(cfg.get(f'{role}_evaluator'), role)
     return uses, evaluations, verdicts
 
@@ -202,8 +202,8 @@ def _kind_of(type_: Any, scope: str) -> _Kind:
         getattr(cls, part) is getattr(CocoDataset, part)
         for part in ('load_data_list', 'parse_data_info', 'COCOAPI')
     )
-    filters = is_coco and cls.filter_data is CocoDataset.filter_data
-    return _Kind(name, is_coco, filters, classes)
+    filters = getattr(cls, 'filter_data', None) is CocoDataset.filter_data
+    return _Kind(name, is_coco, is_coco and filters, classes)
 
 
 def type_name(type_: Any) -> str:

@@ -69,10 +69,11 @@ def judge(
     judged: list[Judged] = []
     evaluated: list[tuple[Evaluation, Table]] = []
     labels: list[_Labels] = []
-    for path in dict.fromkeys(x.path for x in [*uses, *evaluations]):
+    readers: list[Use | Evaluation] = [*uses, *evaluations]
+    for path in dict.fromkeys(x.path for x in readers):
         here = [use for use in uses if use.path == path]
         by = [e for e in evaluations if e.path == path]
-        users = [*here, *by]
+        users: list[Use | Evaluation] = [*here, *by]
         of_all = tuple(dict.fromkeys(x.role for x in users))
         table = read_annotations(path, any(x.with_masks for x in users))
         if not isinstance(table, Table):
@@ -88,14 +89,12 @@ def judge(
             labels.append(_Labels(path, use.role, names))
         for e in by:
             # The classes are those of the data set that is evaluated.
-            classes = [use.classes for use in uses if use.role == e.role]
-            pairs = checks.labels_of(
-                table, *(classes[:1] or [()]), e.sort_categories
-            )
+            first = next((use for use in uses if use.role == e.role), None)
+            classes = () if first is None else first.classes
+            pairs = checks.labels_of(table, classes, e.sort_categories)
             if not e.format_only:
                 ids = {key for key, _ in pairs}
-                found = checks.check_evaluation(table, e, ids)
-                said += _for((e.role,), found)
+                said += _for((e.role,), checks.check_evaluation(table, e, ids))
             evaluated.append((e, table))
             labels.append(_Labels(path, e.role, [n for _, n in pairs]))
     if judged:

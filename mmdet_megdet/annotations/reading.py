@@ -10,16 +10,15 @@ uses. Whatever it does not take is read in pycocotools' way, which decides.
 from __future__ import annotations
 
 import codecs
-import gc
 import json
 import locale
 import mmap
 import re
 from collections.abc import Iterator
-from contextlib import contextmanager
 from itertools import chain
 from operator import attrgetter
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import numpy as np
@@ -139,16 +138,16 @@ def _read_typed(path: str, with_masks: bool) -> Table:
     with open(path, 'rb') as file:
         # Closed when the last view of it is gone.
         data = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
-    with _no_collection():
-        _check_encoding(data)
-        content = msgspec.json.decode(data, type=_Content)
-        size_of = {i.id: (i.width, i.height) for i in content.images}
-        kind = _Masked if with_masks else _Annotation
-        decoder = msgspec.json.Decoder(list[kind])
-        columns = [
-            _columns(part, size_of if with_masks else None)
-            for part in _portions(memoryview(content.annotations), decoder)
-        ] or [_columns([], None)]
+    _check_encoding(data)
+    content = msgspec.json.decode(data, type=_Content)
+    size_of = {i.id: (i.width, i.height) for i in content.images}
+    decoder: msgspec.json.Decoder = msgspec.json.Decoder(
+        list[_Masked] if with_masks else list[_Annotation]
+    )
+    columns = [
+        _columns(part, size_of if with_masks else None)
+        for part in _portions(memoryview(content.annotations), decoder)
+    ] or [_columns([], None)]
     sizes = [(i.width, i.height) for i in content.images]
     return Table(
         path,
@@ -201,18 +200,6 @@ def _portions(
         start = stop if cut is None else cut.end() - 1
 
 
-@contextmanager
-def _no_collection() -> Iterator[None]:
-    """Spare the collector many objects that are in no cycle."""
-    enabled = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if enabled:
-            gc.enable()
-
-
 def _column(entries: list, name: str, dtype: type) -> np.ndarray:
     # Whole numbers beyond 64 bits overflow here, and are read slowly.
     return np.fromiter(map(attrgetter(name), entries), dtype, len(entries))
@@ -237,7 +224,7 @@ def _columns(
     )
 
 
-def _form(annotation: _Masked, size_of: dict[int, tuple]) -> int:
+def _form(annotation: Any, size_of: dict[int, tuple]) -> int:
     form = form_of_polygons(bytes(annotation.segmentation))
     if form is None:
         size = size_of.get(annotation.image_id, (0, 0))

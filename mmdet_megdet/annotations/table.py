@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Hashable, Iterable, Sequence
+from collections.abc import Hashable, Iterable
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -47,7 +47,7 @@ class Table:
         """Each annotation's place among the categories; -1 for none."""
         return _places(self.category_ids, self.category_of)
 
-    def name_annotations(self, chosen: Sequence[int]) -> str:
+    def name_annotations(self, chosen: np.ndarray) -> str:
         """Return the ids of annotations, with those of their images."""
         files = dict(
             zip(self.image_ids.tolist(), self.file_names, strict=True)
@@ -60,7 +60,7 @@ class Table:
 
         return some(map(name, chosen), 5)
 
-    def name_images(self, chosen: Sequence[int]) -> str:
+    def name_images(self, chosen: np.ndarray) -> str:
         """Return the ids of images, with their files."""
         return some(
             (f'id {self.image_ids[i]} ({self.file_names[i]})' for i in chosen),

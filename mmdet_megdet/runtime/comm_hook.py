@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Mapping
+from typing import Any
 
 import torch.distributed as dist
 from torch.distributed.algorithms.ddp_comm_hooks import (
@@ -21,7 +22,7 @@ _POWER_SGD = 'powerSGD'
 # True) that becomes NaN. With a positive epsilon and a warm start it becomes
 # zero, and so do all later gradients of that layer, which start from it.
 _POWER_SGD_DEFAULTS = dict(orthogonalization_epsilon=1e-12, warm_start=False)
-_HOOKS = {
+_HOOKS: dict[str, Callable] = {
     'fp16_compress': default_hooks.fp16_compress_hook,
     'bf16_compress': default_hooks.bf16_compress_hook,
     _POWER_SGD: powerSGD_hook.powerSGD_hook,
@@ -66,8 +67,8 @@ def register_comm_hook(
             f'comm_hook {name} has no argument {", ".join(unknown)}; it takes '
             f'{", ".join(allowed) or "none"}.'
         )
-    state = group = model.process_group
-    hook = _HOOKS[name]
+    group, hook = model.process_group, _HOOKS[name]
+    state: Any = group
     if dist.get_backend(group) == 'gloo':
         hook = _unnamed(hook)
     try:

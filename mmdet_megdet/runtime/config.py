@@ -265,9 +265,10 @@ def _value(node: ast.expr) -> Any:
             keyword.arg for keyword in node.keywords
         ):
             return {k.arg: _value(k.value) for k in node.keywords}
-        case ast.Dict() if all(isinstance(k, ast.Constant) for k in node.keys):
-            pairs = zip(node.keys, node.values, strict=True)
-            return {key.value: _value(value) for key, value in pairs}
+        case ast.Dict():
+            keys = [k.value for k in node.keys if isinstance(k, ast.Constant)]
+            if len(keys) == len(node.keys):
+                return dict(zip(keys, map(_value, node.values), strict=True))
     try:
         return ast.literal_eval(node)
     except (ValueError, TypeError):

@@ -196,9 +196,9 @@ def _log(report: BatchNormReport, convert_bn: bool | Sequence[str]) -> None:
                 'if the config sets sync_bn, that has replaced every '
                 'BatchNorm by SyncBatchNorm, MegDetSyncBN too: remove it'
             )
-    missed = report.in_eval or not ours
+    missed = bool(report.in_eval) or not ours
     # Built as MegDetSyncBN or converted by name, some are left out on purpose.
-    missed = missed or (convert_bn is True and report.others)
+    missed = missed or (convert_bn is True and bool(report.others))
     print_log(
         '; '.join(lines) + '.',
         logger='current',

@@ -94,7 +94,8 @@ def draw_on_every_rank(visualizer: Visualizer) -> None:
             undecorated[name] = property(*parts)
         elif _on_every_rank(found) is not found:
             undecorated[name] = _on_every_rank(found)
-    visualizer.__class__ = type(cls)(cls.__name__, (cls,), undecorated)
+    metaclass: Any = type(cls)
+    visualizer.__class__ = metaclass(cls.__name__, (cls,), undecorated)
 
 
 def _on_every_rank(function: Any) -> Any:

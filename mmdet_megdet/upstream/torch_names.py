@@ -18,7 +18,7 @@ from torch.utils.data import DataLoader
 def copy_all(targets: Sequence[Tensor], sources: Sequence[Tensor]) -> None:
     """Copy tensors in place, by few launches on a GPU."""
     if targets:
-        torch._foreach_copy_(targets, sources)
+        torch._foreach_copy_(list(targets), list(sources))
 
 
 @torch.no_grad()
@@ -27,14 +27,14 @@ def lerp_all(
 ) -> None:
     """Move tensors in place towards others, by few launches on a GPU."""
     if targets:
-        torch._foreach_lerp_(targets, ends, weight)
+        torch._foreach_lerp_(list(targets), list(ends), weight)
 
 
 @torch.no_grad()
 def maximum_all(targets: Sequence[Tensor], others: Sequence[Tensor]) -> None:
     """Take elementwise maxima in place, by few launches on a GPU."""
     if targets:
-        torch._foreach_maximum_(targets, others)
+        torch._foreach_maximum_(list(targets), list(others))
 
 
 _Function = TypeVar('_Function', bound=Callable)
@@ -56,8 +56,9 @@ def outside_graphs(function: _Function) -> _Function:
             return excluded(*args, **kwargs)
         return function(*args, **kwargs)
 
-    _skip_frame(call.__code__)
-    return call
+    wrapped: Any = call
+    _skip_frame(wrapped.__code__)
+    return wrapped
 
 
 def inlined_only(function: _Function) -> _Function:
@@ -94,7 +95,7 @@ def is_low_rank(model: nn.Module) -> bool:
     return any(isinstance(state, PowerSGDState) for _, state in hooks)
 
 
-def copy_versions(target: dict, source: dict) -> None:
+def copy_versions(target: Any, source: Any) -> None:
     """Give a state_dict the modules' versions that another one carries.
 
     ``load_state_dict`` reads them in ``_metadata``: without them it takes a

@@ -7,6 +7,7 @@ from argparse import Namespace
 from collections.abc import Callable, Collection
 from functools import partial
 from typing import Any
+from unittest.mock import patch
 
 from torch.distributed import DistStoreError, run
 from torch.distributed.elastic.agent.server.api import (
@@ -40,12 +41,9 @@ def run_torchrun(
             machines, as it does when restarts are used up.
         warn (Callable): Takes a line for the log.
     """
-    original = api.LocalElasticAgent
-    api.LocalElasticAgent = partial(_Agent, would_fail_again, warn)
-    try:
+    agent = partial(_Agent, would_fail_again, warn)
+    with patch.object(api, 'LocalElasticAgent', agent):
         run.run(args)
-    finally:
-        api.LocalElasticAgent = original
 
 
 class _Agent(LocalElasticAgent):
@@ -65,9 +63,10 @@ class _Agent(LocalElasticAgent):
             if self._would_fail_again(statuses):
                 self._remaining_restarts = 0
         elif result.state == WorkerState.HEALTHY:
-            machines = worker_group.group_world_size
+            machines = worker_group.group_world_size or 0
             # Of whom torchrun has heard in the last 15 s.
-            state = self._rdzv_handler._state_holder.state
+            handler: Any = self._rdzv_handler
+            state = handler._state_holder.state
             there = len(state.participants)
             # Closed by a machine that is done, it is left by all.
             if there < machines and not state.closed:
