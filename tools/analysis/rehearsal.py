@@ -17,7 +17,7 @@ from torch.utils.data import DataLoader, Dataset
 
 from mmdet_megdet.errors import ConfigError
 from mmdet_megdet.recipe import BatchPlan
-from mmdet_megdet.runtime import check_lr_scaling
+from mmdet_megdet.runtime.config import check_lr_scaling
 
 
 class Update(NamedTuple):

@@ -118,7 +118,7 @@ def _fault(
 ) -> tuple[str, str] | None:
     """What is wrong with an image: the kind, and its name with details."""
     from mmdet_megdet.faults.data import is_cut_off, other_size
-    from mmdet_megdet.runtime import (
+    from mmdet_megdet.runtime.image_size import (
         decoded_size,
         is_turned_in_place,
         size_when_decoded,

@@ -14,7 +14,7 @@ import torch
 import torch.distributed as dist
 
 from mmdet_megdet.errors import LaunchError
-from mmdet_megdet.runtime import export_rank
+from mmdet_megdet.runtime.launch import export_rank
 
 _KEY = 'megdet_doctor'
 _PERIOD = 0.05  # seconds between two looks
