@@ -5,6 +5,7 @@ from types import SimpleNamespace
 
 import cv2
 import numpy as np
+import pytest
 import torch
 from mmdet.engine.hooks import DetVisualizationHook
 from mmdet.structures import DetDataSample
@@ -12,6 +13,7 @@ from mmdet.visualization import DetLocalVisualizer
 from mmengine.config import Config
 from mmengine.structures import InstanceData
 
+from mmdet_megdet.errors import ConfigError
 from tools import test as tool
 
 LOAD = dict(type='LoadImageFromFile')
@@ -49,6 +51,22 @@ def test_tta_of_the_config():
     tool.augment_at_test_time(cfg)
     assert cfg.model == dict(own, module=dict(type='MaskRCNN'))
     assert cfg.test_dataloader.dataset.dataset.pipeline == [LOAD]
+
+
+def test_predictions_are_pickled(capsys):
+    with pytest.raises(SystemExit):
+        tool.parse_args(['a.py', 'a.pth', '--out', 'a.txt'])
+    assert '--out a.txt must end in .pkl or .pickle' in capsys.readouterr().err
+
+
+def test_drawing_needs_its_hook(tmp_path, monkeypatch):
+    """mmdet's own refusal is a RuntimeError."""
+    monkeypatch.setenv('LOCAL_RANK', '0')
+    config, checkpoint = tmp_path / 'a.py', tmp_path / 'a.pth'
+    config.write_text('default_hooks = dict()')
+    checkpoint.touch()
+    with pytest.raises(ConfigError, match='need the hook that draws'):
+        tool.main([str(config), str(checkpoint), '--show-dir', 'drawn'])
 
 
 def test_images_of_one_name_are_drawn_beside_each_other(tmp_path):
