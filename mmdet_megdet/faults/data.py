@@ -24,7 +24,7 @@ from PIL import ImageFile, JpegImagePlugin, PngImagePlugin
 
 from ..annotations import Verdict, configured, judge, unreadable
 from ..errors import ConfigError, DataError
-from ..runtime.workers import hold_workers
+from ..runtime import hold_workers
 from .setup import check_setup
 
 # How files of these formats begin and end, and what decodes them strictly.

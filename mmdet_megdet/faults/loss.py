@@ -17,7 +17,7 @@ from mmengine.runner import Runner
 from torch import Tensor, nn
 
 from ..errors import ConfigError, NonFiniteLossError
-from ..runtime.batch import image_names
+from ..runtime import image_names
 from ..sync_bn.groups import world_size
 from ..updates import SkipUpdate, UpdateTrainLoop
 from ..updates.place import place_of

@@ -22,7 +22,7 @@ from mmengine.runner import BaseLoop, EpochBasedTrainLoop, Runner
 from torch.utils.data import DataLoader
 
 from ..errors import REQUEUE_STATUS, ConfigError, Preempted
-from ..runtime.workers import hold_workers
+from ..runtime import hold_workers
 from ..sync_bn.groups import group_timeout
 from .checkpoint import AtomicCheckpointHook
 from .rank_watch import RankWatchHook

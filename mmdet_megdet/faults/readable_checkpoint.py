@@ -17,7 +17,7 @@ from mmengine.registry import HOOKS
 from mmengine.runner import Runner
 
 from ..errors import CheckpointError
-from ..runtime.safe_loading import NUMPY_TYPE_CODES
+from ..runtime import NUMPY_TYPE_CODES
 
 _DICTS = (dict, OrderedDict, Counter)
 _SEQUENCES = (list, tuple, set, torch.Size)

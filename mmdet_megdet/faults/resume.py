@@ -18,7 +18,7 @@ from mmengine.registry import HOOKS
 from mmengine.runner import Runner
 
 from ..errors import CheckpointError
-from ..runtime.config_text import read_config
+from ..runtime import read_config
 from ..upstream.mmengine_names import resumes
 from . import resume
 from .readable_checkpoint import plain

@@ -25,7 +25,7 @@ from torch.utils.data import DataLoader
 
 from ..errors import ConfigError
 from ..recipe import aspect_ratio_note
-from ..runtime.config import check_warmup_ends, each_config
+from ..runtime import check_warmup_ends, each_config
 from ..schedulers import check_together
 
 

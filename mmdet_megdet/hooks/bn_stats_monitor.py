@@ -29,7 +29,7 @@ from ..monitor import (
     layer_rows,
 )
 from ..monitor import table as summary
-from ..runtime.batch import images_per_gpu
+from ..runtime import images_per_gpu
 
 _LEVELS = dict(error=logging.ERROR, warning=logging.WARNING, info=logging.INFO)
 # What of a layer's row is drawn over time.

@@ -14,7 +14,7 @@ from mmengine.runner import Runner
 from torch import nn
 
 from ..faults.setup import check_setup
-from ..runtime.batch import images_per_gpu
+from ..runtime import images_per_gpu
 from ..sync_bn import bn_sizes, pool_running_stats, resolve_bn_groups
 from ..sync_bn.groups import world_size
 

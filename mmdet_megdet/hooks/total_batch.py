@@ -15,7 +15,7 @@ from torch.utils.data import DataLoader
 from ..errors import ConfigError
 from ..faults.setup import check_setup
 from ..recipe import BatchPlan, PlanError, format_table
-from ..runtime.config import check_lr_scaling
+from ..runtime import check_lr_scaling
 from ..updates import UpdateNote, UpdateTrainLoop, epoch_began, unit_of
 from .batch_facts import (
     agreed_facts,

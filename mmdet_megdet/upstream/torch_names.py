@@ -7,17 +7,18 @@ import functools
 import sys
 from collections.abc import Callable, Sequence
 from types import CodeType
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor, nn
+from torch.utils.data import DataLoader
 
 
 @torch.no_grad()
 def copy_all(targets: Sequence[Tensor], sources: Sequence[Tensor]) -> None:
     """Copy tensors in place, by few launches on a GPU."""
     if targets:
-        torch._foreach_copy_(targets, sources)
+        torch._foreach_copy_(list(targets), list(sources))
 
 
 @torch.no_grad()
@@ -26,14 +27,14 @@ def lerp_all(
 ) -> None:
     """Move tensors in place towards others, by few launches on a GPU."""
     if targets:
-        torch._foreach_lerp_(targets, ends, weight)
+        torch._foreach_lerp_(list(targets), list(ends), weight)
 
 
 @torch.no_grad()
 def maximum_all(targets: Sequence[Tensor], others: Sequence[Tensor]) -> None:
     """Take elementwise maxima in place, by few launches on a GPU."""
     if targets:
-        torch._foreach_maximum_(targets, others)
+        torch._foreach_maximum_(list(targets), list(others))
 
 
 _Function = TypeVar('_Function', bound=Callable)
@@ -50,13 +51,14 @@ def outside_graphs(function: _Function) -> _Function:
     excluded = _disable_dynamo(function)
 
     @functools.wraps(function)
-    def call(*args, **kwargs):
+    def call(*args: Any, **kwargs: Any) -> Any:
         if 'torch._dynamo' in sys.modules:
             return excluded(*args, **kwargs)
         return function(*args, **kwargs)
 
-    _skip_frame(call.__code__)
-    return call
+    wrapped: Any = call
+    _skip_frame(wrapped.__code__)
+    return wrapped
 
 
 def inlined_only(function: _Function) -> _Function:
@@ -91,3 +93,21 @@ def is_low_rank(model: nn.Module) -> bool:
 
     hooks = getattr(model, '_comm_hooks', ())
     return any(isinstance(state, PowerSGDState) for _, state in hooks)
+
+
+def copy_versions(target: Any, source: Any) -> None:
+    """Give a state_dict the modules' versions that another one carries.
+
+    ``load_state_dict`` reads them in ``_metadata``: without them it takes a
+    BatchNorm's state for one of torch 0.4.
+    """
+    if hasattr(source, '_metadata'):
+        target._metadata = source._metadata
+
+
+def end_workers(loader: DataLoader) -> None:
+    """Let go the iterator that keeps a loader's persistent workers.
+
+    Those that the loader starts next know what was set on it meanwhile.
+    """
+    loader._iterator = None

@@ -15,8 +15,7 @@ from torch.utils.data import DataLoader, RandomSampler
 from mmdet_megdet.errors import ConfigError
 from mmdet_megdet.faults import setup as loaders
 from mmdet_megdet.faults.setup import _check_same_lengths
-from mmdet_megdet.runtime import adapt_config
-from mmdet_megdet.runtime.config import check_warmup_ends
+from mmdet_megdet.runtime import adapt_config, check_warmup_ends
 from tests.data.tiny_run import tiny_config
 
 STEP = dict(type='StepLR', step_size=2)

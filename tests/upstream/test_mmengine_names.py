@@ -1,6 +1,4 @@
 # Copyright (c) mmdet_megdet contributors. All rights reserved.
-
-
 from __future__ import annotations
 
 from types import SimpleNamespace
@@ -19,17 +17,21 @@ from mmengine.optim import (
     OneCycleLR,
     OptimWrapper,
 )
-from mmengine.runner import Runner
+from mmengine.runner import Runner, checkpoint
 from mmengine.structures import InstanceData
 
 from mmdet_megdet.schedulers import PreciseLinearWarmup
 from mmdet_megdet.upstream.mmengine_names import (
     annealing_functions,
+    built_loop,
     count_skipped_update,
     draw_on_every_rank,
+    has_seed_of_each_rank,
     is_cut_to_batches,
+    load_as_torch_does,
     resumes,
     schedulers_of,
+    train_dataloader_config,
 )
 from tests.data.faults_run import train
 
@@ -124,3 +126,32 @@ def test_drawing_on_another_rank(tmp_path, monkeypatch, every_rank):
         assert drawn.shape == image.shape
         # The box's edge is red, in OpenCV's order.
         assert drawn[16, 8, 2] > 100
+
+
+def test_what_a_runner_was_told(tmp_path):
+    runner = train(tmp_path, train_cfg__max_epochs=1)
+    assert built_loop(runner, 'train') is runner.train_loop
+    # Not built by asking: it was not needed.
+    assert built_loop(runner, 'test') is None
+    assert train_dataloader_config(runner) == runner.cfg.train_dataloader
+
+
+@pytest.mark.parametrize('asked', [False, True])
+def test_has_seed_of_each_rank(tmp_path, asked):
+    """What ``train`` here would refuse."""
+    runner = Runner(
+        torch.nn.Linear(1, 1),
+        str(tmp_path),
+        randomness=dict(seed=0, diff_rank_seed=asked),
+        log_level='ERROR',
+        experiment_name=f'seed_{asked}',
+    )
+    assert has_seed_of_each_rank(runner) is asked
+
+
+def test_loader_of_the_forks_is_replaced(monkeypatch):
+    load_as_torch_does()
+    assert not hasattr(checkpoint, '_safe_torch_load')  # MMEngine's own
+    monkeypatch.setattr(checkpoint, '_safe_torch_load', None, raising=False)
+    load_as_torch_does()
+    assert checkpoint._safe_torch_load is torch.load

@@ -5,10 +5,12 @@ import pytest
 import torch
 from torch._dynamo.utils import counters
 from torch.nn.parallel import DistributedDataParallel
+from torch.utils.data import DataLoader
 
 from mmdet_megdet.runtime.comm_hook import register_comm_hook
 from mmdet_megdet.upstream.torch_names import (
     copy_all,
+    end_workers,
     inlined_only,
     is_low_rank,
     lerp_all,
@@ -73,3 +75,11 @@ def test_gradients_of_low_rank(tmp_path, comm_hook, low_rank):
         assert not is_low_rank(model.module)
     finally:
         torch.distributed.destroy_process_group()
+
+
+def test_workers_that_persist_end():
+    loader = DataLoader(range(2), num_workers=1, persistent_workers=True)
+    first = iter(loader)
+    assert iter(loader) is first
+    end_workers(loader)
+    assert iter(loader) is not first

@@ -4,11 +4,10 @@
 from __future__ import annotations
 
 import re
+from enum import IntEnum
 from functools import lru_cache
 from numbers import Real
 from typing import Any
-
-from .table import Form
 
 # Three points.
 _LEAST = 6
@@ -17,15 +16,19 @@ _NUMBERS = b'0123456789+-.eE \t\r\n'
 _POLYGONS = re.compile(rb'\[\[,*\](,\[,*\])*\]')
 
 
+class Form(IntEnum):
+    """What mmdet makes of an annotation's segmentation."""
+
+    NONE = 0  # not there, or empty
+    POLYGONS = 1
+    SHORT = 2  # no polygon with three points and whole pairs
+    RLE = 3
+    OTHER_SIZE = 4  # RLE of an image of another size
+    MALFORMED = 5
+
+
 def form_of_polygons(text: bytes) -> Form | None:
-    """Return what mmdet makes of polygons, without making numbers of them.
-
-    Args:
-        text (bytes): A segmentation as sound JSON.
-
-    Returns:
-        Form, optional: None for what is not a list of lists of numbers.
-    """
+    """Return the form of lists of numbers as JSON; None for all else."""
     return _form_of_skeleton(text.translate(None, _NUMBERS))
 
 
@@ -34,42 +37,34 @@ def form_of_polygons(text: bytes) -> Form | None:
 def _form_of_skeleton(skeleton: bytes) -> Form | None:
     if not _POLYGONS.fullmatch(skeleton):
         return None
-    for commas in skeleton[2:-2].split(b'],['):
-        count = len(commas) + 1
-        if count >= _LEAST and count % 2 == 0:
-            return Form.POLYGONS
-    return Form.SHORT
+    lengths = [s.count(b',') + 1 for s in skeleton[2:-2].split(b'],[')]
+    whole = any(n >= _LEAST and n % 2 == 0 for n in lengths)
+    return Form.POLYGONS if whole else Form.SHORT
 
 
 def form_of(segmentation: Any, width: float, height: float) -> Form:
-    """Return what mmdet makes of a segmentation.
-
-    Args:
-        segmentation (Any): As in the file.
-        width (float): Of its image.
-        height (float): Of its image.
-    """
+    """Return the form of a segmentation."""
     if not segmentation:
         return Form.NONE
     if isinstance(segmentation, dict):
         return _form_of_rle(segmentation, width, height)
-    if not isinstance(segmentation, list):
+    if not isinstance(segmentation, list) or not all(
+        isinstance(polygon, list) for polygon in segmentation
+    ):
         return Form.MALFORMED
-    whole = False
-    for polygon in segmentation:
-        if not isinstance(polygon, list):
-            return Form.MALFORMED
-        if len(polygon) % 2 or len(polygon) < _LEAST:
-            continue
-        try:
-            # Numbers alone add up; NaN and infinity do not to themselves.
-            total = sum(polygon)
-        except TypeError:
-            return Form.MALFORMED
-        if not isinstance(total, Real) or total - total != 0:
-            return Form.MALFORMED
-        whole = True
+    whole = [p for p in segmentation if len(p) >= _LEAST and len(p) % 2 == 0]
+    if not all(map(_is_finite, whole)):
+        return Form.MALFORMED
     return Form.POLYGONS if whole else Form.SHORT
+
+
+def _is_finite(polygon: list) -> bool:
+    try:
+        # Numbers alone add up; NaN and infinity do not to themselves.
+        total = sum(polygon)
+    except TypeError:
+        return False
+    return isinstance(total, Real) and total - total == 0
 
 
 def _form_of_rle(rle: dict, width: float, height: float) -> Form:

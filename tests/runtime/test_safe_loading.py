@@ -14,7 +14,6 @@ from mmengine.runner import checkpoint as upstream
 from mmengine.runner.checkpoint import CheckpointLoader
 
 from mmdet_megdet.errors import CheckpointError
-from mmdet_megdet.runtime import safe_loading as checkpoint
 from mmdet_megdet.runtime import trust_checkpoints
 from mmdet_megdet.runtime.safe_loading import named_attribute
 
@@ -103,7 +102,7 @@ def replace_in_pickle(path, old, new):
     [
         (Call(os.system, 'touch pwned'), 'system'),
         (Call(eval, "open('pwned', 'w')"), 'builtins.eval'),
-        (Stranger(), 'test_checkpoint.Stranger'),
+        (Stranger(), 'test_safe_loading.Stranger'),
         (getattr_call(dict, 'pop'), 'builtins.dict'),
         (getattr_call(OrderedDict, 'pop'), "getattr(OrderedDict, 'pop')"),
         (getattr_call(HistoryBuffer, '__init__'), "'__init__'"),
@@ -182,13 +181,6 @@ def test_other_file(tmp_path, content):
 def test_missing_file_stays_upstreams_error(tmp_path):
     with pytest.raises(FileNotFoundError, match='none'):
         load(tmp_path / 'none.pth')
-
-
-def test_loader_of_the_forks_is_replaced(monkeypatch):
-    """onedl-mmengine loads with this; it unpickles what torch refuses."""
-    monkeypatch.setattr(upstream, '_safe_torch_load', None, raising=False)
-    checkpoint._register()
-    assert upstream._safe_torch_load is torch.load
 
 
 def test_every_scheme_has_a_loader_of_ours():

@@ -1,13 +1,16 @@
 # Copyright (c) mmdet_megdet contributors. All rights reserved.
-"""Workers of a loop that starts them before hooks can reach the loader."""
+"""What a loader tells of its batch, and workers that start too early."""
 
 from types import SimpleNamespace
 
 import psutil
 import pytest
+import torch
+from mmdet.structures import DetDataSample
 from mmengine.runner import IterBasedTrainLoop, Runner
 
-from mmdet_megdet.runtime.workers import hold_workers
+from mmdet_megdet.errors import ConfigError
+from mmdet_megdet.runtime import hold_workers, image_names, images_per_gpu
 
 told = 'nothing'
 
@@ -105,3 +108,23 @@ def test_nothing_is_done_without_need():
     iterator = runner._train_loop.dataloader_iterator
     hold_workers(runner)
     assert runner._train_loop.dataloader_iterator is iterator
+
+
+def test_image_names():
+    samples = [
+        DetDataSample(metainfo=dict(img_id=3, img_path='a.jpg')),
+        DetDataSample(metainfo=dict(img_id='x')),
+        DetDataSample(),
+    ]
+    batch = dict(inputs=[torch.ones(2)], data_samples=samples)
+    assert image_names(batch) == ['3 (a.jpg)', 'x']
+    # Of several branches.
+    assert image_names(dict(a=batch, b=batch)) == ['3 (a.jpg)', 'x'] * 2
+    assert image_names((torch.ones(2), 'text')) == []
+
+
+def test_images_per_gpu():
+    by_sampler = torch.utils.data.DataLoader([1, 2], batch_sampler=[[0], [1]])
+    with pytest.raises(ConfigError, match='list has no batch_size'):
+        images_per_gpu(by_sampler)
+    assert images_per_gpu(torch.utils.data.DataLoader([1, 2], 2)) == 2

@@ -1,16 +1,70 @@
 # Copyright (c) mmdet_megdet contributors. All rights reserved.
-"""Data workers that start late enough for what hooks set on their loader."""
+"""What a dataloader says of the batch, and when its workers start."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from copy import deepcopy
 from typing import Any
 
 from mmengine.runner import IterBasedTrainLoop, Runner
 from torch.utils.data import DataLoader
 
-from ..upstream.mmengine_names import endless_batches
+from ..errors import ConfigError
+from ..upstream.mmengine_names import (
+    built_loop,
+    endless_batches,
+    has_seed_of_each_rank,
+    train_dataloader_config,
+)
+from ..upstream.torch_names import end_workers
+
+
+def images_per_gpu(loader: DataLoader) -> int:
+    """Return the number of images that each rank sees in one iteration.
+
+    Args:
+        loader (DataLoader): Built by the Runner, with a batch size or with a
+            batch sampler that has one, as mmdet's ``AspectRatioBatchSampler``.
+
+    Returns:
+        int: The batch size; the last batch of an epoch may be smaller.
+
+    Raises:
+        ConfigError: If the loader's batch sampler does not say.
+    """
+    size = loader.batch_size
+    if size is None:
+        size = getattr(loader.batch_sampler, 'batch_size', None)
+    if size is None:
+        raise ConfigError(
+            'The number of images per GPU is not known: '
+            f'{type(loader.batch_sampler).__name__} has no batch_size. Give '
+            'the batch sampler that attribute, or use one that has it, such '
+            'as AspectRatioBatchSampler.'
+        )
+    return size
+
+
+def image_names(batch: Any) -> list[str]:
+    """Return which images a batch holds, as far as it tells.
+
+    Args:
+        batch (Any): What a dataloader yields: containers, in which mmdet's
+            data samples (or others with ``metainfo``) are looked for.
+
+    Returns:
+        list[str]: Their ids, with the path where that is known too.
+    """
+    metainfo = getattr(batch, 'metainfo', None)
+    if isinstance(metainfo, Mapping) and 'img_id' in metainfo:
+        path = metainfo.get('img_path')
+        return [f'{metainfo["img_id"]}' + (f' ({path})' if path else '')]
+    if isinstance(batch, Mapping):
+        batch = list(batch.values())
+    if not isinstance(batch, list | tuple):
+        return []
+    return [name for part in batch for name in image_names(part)]
 
 
 def hold_workers(runner: Runner) -> None:
@@ -28,21 +82,22 @@ def hold_workers(runner: Runner) -> None:
     Args:
         runner (Runner): With its train loop built, or a run without one.
     """
-    loop = runner._train_loop
+    loop = built_loop(runner, 'train')
     if (
         not isinstance(loop, IterBasedTrainLoop)
         or isinstance(loop.dataloader_iterator, _LateIterator)
         or loop.dataloader.num_workers == 0
     ):
         return
-    loader, config = loop.dataloader, runner._train_dataloader
+    loader, config = loop.dataloader, train_dataloader_config(runner)
     # Workers end with the iterators that hold them.
-    loop.dataloader_iterator = loader._iterator = None
+    loop.dataloader_iterator = None
+    end_workers(loader)
     if isinstance(config, dict):
         anew = runner.build_dataloader(
             _AroundDataset(config, dataset=loader.dataset),
             seed=runner.seed,
-            diff_rank_seed=runner._randomness_cfg.get('diff_rank_seed', False),
+            diff_rank_seed=has_seed_of_each_rank(runner),
         )
         # In the same loader, which hooks may know already.
         vars(loader).update(
