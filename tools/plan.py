@@ -8,6 +8,7 @@ if one of them does not run.
 from __future__ import annotations
 
 import argparse
+import importlib
 import importlib.util
 import sys
 from pathlib import Path
@@ -16,18 +17,15 @@ from typing import NamedTuple
 
 
 def load_recipe() -> ModuleType:
-    """Imports ``mmdet_megdet.recipe`` without the rest of the package.
+    """Import ``mmdet_megdet.recipe`` without the rest of the package.
 
     That would import torch, which takes seconds.
     """
-    folder = Path(__file__).resolve().parents[1] / 'mmdet_megdet' / 'recipe'
-    spec = importlib.util.spec_from_file_location(
-        'recipe', folder / '__init__.py'
-    )
-    module = importlib.util.module_from_spec(spec)
-    sys.modules['recipe'] = module
-    spec.loader.exec_module(module)
-    return module
+    package = ModuleType('mmdet_megdet_alone')
+    folder = Path(__file__).resolve().parents[1] / 'mmdet_megdet'
+    package.__path__ = [str(folder)]
+    sys.modules[package.__name__] = package
+    return importlib.import_module(f'{package.__name__}.recipe')
 
 
 recipe = load_recipe()
