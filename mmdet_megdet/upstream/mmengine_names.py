@@ -12,7 +12,7 @@ from typing import Any
 from mmengine.dist import master_only
 from mmengine.optim import BaseOptimWrapper, OptimWrapper, _ParamScheduler
 from mmengine.optim.scheduler import OneCycleParamScheduler
-from mmengine.runner import Runner
+from mmengine.runner import BaseLoop, Runner
 from mmengine.visualization import Visualizer
 from torch.optim import Optimizer
 from torch.utils.data import DataLoader
@@ -110,3 +110,42 @@ def _bare(
     optimizer: Optimizer | BaseOptimWrapper | None,
 ) -> Optimizer | None:
     return getattr(optimizer, 'optimizer', optimizer)
+
+
+def steps_counted(optimizer: Optimizer | BaseOptimWrapper) -> int:
+    """Return how often ``step`` was called, as schedulers count it.
+
+    The count begins at -1 whenever a scheduler of the optimizer is built.
+    Without it a warm-up could count iterations, but not updates.
+    """
+    return optimizer._global_step
+
+
+def set_accumulation(wrapper: OptimWrapper, micro_steps: int) -> None:
+    """Set ``accumulative_counts`` of a wrapper that is built already.
+
+    Ahead of training: the wrapper counts what will be left over before the
+    first iteration. Without it the total batch depends on the hardware.
+    """
+    wrapper._accumulative_counts = micro_steps
+
+
+def accumulation_of(wrapper: OptimWrapper) -> int:
+    """Return ``accumulative_counts`` of a wrapper that is built already."""
+    return wrapper._accumulative_counts
+
+
+def is_training_run(runner: Runner) -> bool:
+    """Return whether the runner has built its training loop.
+
+    ``Runner.train_loop`` would build it, in ``val()`` and ``test()`` too.
+    """
+    return isinstance(runner._train_loop, BaseLoop)
+
+
+def has_seed_of_each_rank(runner: Runner) -> bool:
+    """Return whether the config sets ``randomness.diff_rank_seed``.
+
+    Ranks would then lay out the data set differently, without a word.
+    """
+    return bool(runner._randomness_cfg.get('diff_rank_seed', False))
