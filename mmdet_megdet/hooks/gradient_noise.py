@@ -6,6 +6,7 @@ from __future__ import annotations
 import logging
 import math
 from pathlib import Path
+from typing import Any
 
 from mmengine.hooks import Hook
 from mmengine.logging import print_log
@@ -31,7 +32,7 @@ from ..noise import (
     parts_as_json,
     parts_of,
 )
-from ..sync_bn.groups import bn_group, world_size
+from ..sync_bn import bn_group, world_size
 from ..updates import UpdateTrainLoop
 from ..upstream.torch_names import is_low_rank
 from .unit_loss import UnitLossHook
@@ -142,7 +143,9 @@ class GradientNoiseHook(Hook):
         if runner.rank == 0:
             self._record.resume(runner.iter)
 
-    def before_train_iter(self, runner: Runner, *args, **kwargs) -> None:
+    def before_train_iter(
+        self, runner: Runner, *args: Any, **kwargs: Any
+    ) -> None:
         """Begin to listen, if the update's turn has come."""
         self.latest = None
         if self._meter is None:
@@ -152,12 +155,16 @@ class GradientNoiseHook(Hook):
             self._meter.attach(runner.optim_wrapper, runner.iter)
             self._listening = True
 
-    def before_micro_step(self, runner: Runner, *args, **kwargs) -> None:
+    def before_micro_step(
+        self, runner: Runner, *args: Any, **kwargs: Any
+    ) -> None:
         """Begin a micro-step."""
         if self._listening:
             self._meter.begin_micro_step()
 
-    def after_train_iter(self, runner: Runner, *args, **kwargs) -> None:
+    def after_train_iter(
+        self, runner: Runner, *args: Any, **kwargs: Any
+    ) -> None:
         """Stop listening, and take the measurement; a collective."""
         if not self._listening:
             return

@@ -9,7 +9,7 @@ from mmengine.hooks import Hook
 from mmengine.logging import print_log
 from mmengine.optim import OptimWrapper, OptimWrapperDict
 from mmengine.registry import HOOKS
-from mmengine.runner import BaseLoop, IterBasedTrainLoop, Runner
+from mmengine.runner import IterBasedTrainLoop, Runner
 from torch.utils.data import DataLoader
 
 from ..errors import ConfigError
@@ -17,6 +17,7 @@ from ..faults.setup import check_setup
 from ..recipe import BatchPlan, PlanError, format_table
 from ..runtime.config import check_lr_scaling
 from ..updates import UpdateNote, UpdateTrainLoop, epoch_began, unit_of
+from ..upstream.mmengine_names import is_training_run, set_accumulation
 from .batch_facts import (
     agreed_facts,
     batch_rows,
@@ -104,7 +105,7 @@ class TotalBatchHook(Hook):
             raise ConfigError(
                 f'TotalBatchHook: {error.explain(_TOTAL_OPTION)}'
             ) from None
-        except ValueError as error:
+        except ConfigError as error:
             raise ConfigError(f'TotalBatchHook: {error}') from None
         self._images = facts['images of the data set']
         self._check_config(runner, facts['accumulative_counts'])
@@ -112,9 +113,8 @@ class TotalBatchHook(Hook):
 
     def before_run(self, runner: Runner) -> None:
         """Set the accumulation, if this run is a training."""
-        # The Runner calls this in val() and test() too, where neither is
-        # built.
-        if not isinstance(runner._train_loop, BaseLoop) or not isinstance(
+        # The Runner calls this in val() and test() too.
+        if not is_training_run(runner) or not isinstance(
             runner.optim_wrapper, OptimWrapper
         ):
             return
@@ -141,7 +141,7 @@ class TotalBatchHook(Hook):
                 "_delete_=True) and train_dataloader.batch_sampler=dict(type='"
                 "UpdateBatchSampler'): there all lengths are updates."
             )
-        runner.optim_wrapper._accumulative_counts = plan.accumulation
+        set_accumulation(runner.optim_wrapper, plan.accumulation)
         check_setup(runner)
 
     def after_load_checkpoint(self, runner: Runner, checkpoint: dict) -> None:

@@ -16,8 +16,7 @@ from torch import Tensor, nn
 from ..errors import ConfigError
 from ..recipe import ranks_per_group
 from ..runtime.batch import images_per_gpu
-from ..sync_bn import bn_sizes
-from ..sync_bn.groups import bn_group
+from ..sync_bn import bn_group, bn_sizes
 
 
 @HOOKS.register_module()
@@ -47,9 +46,9 @@ class UnitLossHook(Hook):
         ranks (int): Consecutive ranks of a unit; known once training begins.
 
     Raises:
-        ConfigError: Before training, if no head is of that kind, or if the
-            model has no MegDetSyncBN and ``images`` is not given.
-        ValueError: If ranks do not make such units.
+        ConfigError: Before training, if no head is of that kind, if the
+            model has no MegDetSyncBN and ``images`` is not given, or if
+            ranks do not make such units.
 
     Examples:
         >>> default_hooks = dict(unit_loss=dict(type='UnitLossHook'))

@@ -9,8 +9,7 @@ from mmengine.model import is_model_wrapper
 from torch import nn
 
 from ..monitor import is_foreign_sync
-from ..sync_bn import MegDetSyncBN
-from ..sync_bn.groups import world_size
+from ..sync_bn import MegDetSyncBN, world_size
 
 TOTAL = 'total'
 # Parameters that hang on the model itself.

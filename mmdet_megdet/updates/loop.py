@@ -6,23 +6,26 @@ from __future__ import annotations
 import time
 from bisect import bisect
 from collections.abc import Iterator, Sequence
-from typing import Protocol
+from typing import Any, Protocol
 
+import torch
 from mmengine.logging import print_log
 from mmengine.registry import LOOPS
-from mmengine.runner import BaseLoop, Runner
+from mmengine.runner import BaseLoop, IterBasedTrainLoop, Runner
 from mmengine.runner.utils import calc_dynamic_intervals
 from torch import Tensor, nn
 from torch.utils.data import DataLoader
 
 from ..errors import ConfigError
 from ..recipe import BatchPlan
-from ..upstream.mmengine_names import count_skipped_update
+from ..upstream.mmengine_names import (
+    count_skipped_update,
+    has_seed_of_each_rank,
+    set_accumulation,
+)
 from .batch_sampler import UpdateBatchSampler
-from .image_streams import seed_by_image
-from .logged import add_data_time, mean_outputs
+from .random_streams import seed_by_image, seed_generators
 from .running_stats import RunningStatistics
-from .seeds import seed_generators
 
 
 class SkipUpdate(Exception):
@@ -36,17 +39,6 @@ class Planner(Protocol):
 
     def plan_for(self, runner: Runner, loader: DataLoader) -> BatchPlan:
         """Split the total batch on this hardware; a collective."""
-
-
-class UpdateDataLoader(DataLoader):
-    """A loader of micro-batches whose length is the updates of an epoch.
-
-    Whatever asks for its length (the log line, the end of an epoch, schedulers
-    that are converted from epochs) counts Runner's iterations by it.
-    """
-
-    def __len__(self) -> int:
-        return self.batch_sampler.updates_per_epoch
 
 
 @LOOPS.register_module()
@@ -138,8 +130,7 @@ class UpdateTrainLoop(BaseLoop):
         self._planner = _planner(runner)
         self.plan = self._planner.plan_for(runner, self.dataloader)
         self._configure_sampler()
-        # MMEngine builds the loader, and takes no other class for it.
-        self.dataloader.__class__ = UpdateDataLoader
+        _count_updates(self.dataloader)
         runner.visualizer.dataset_meta = getattr(
             self.dataloader.dataset, 'metainfo', None
         )
@@ -191,7 +182,7 @@ class UpdateTrainLoop(BaseLoop):
         runner, wrapper = self.runner, self.runner.optim_wrapper
         # Not earlier: the Runner tells the wrapper counts of updates, which
         # the wrapper would take for micro-steps.
-        wrapper._accumulative_counts = self.plan.accumulation
+        set_accumulation(wrapper, self.plan.accumulation)
         runner.call_hook('before_train')
         wrapper.initialize_count_status(
             runner.model,
@@ -276,12 +267,12 @@ class UpdateTrainLoop(BaseLoop):
             )
         else:
             self._statistics.finish()
-        add_data_time(runner, waited)
+        _add_data_time(runner, waited)
         runner.call_hook(
             'after_train_iter',
             batch_idx=index,
             data_batch=first,
-            outputs=mean_outputs(outputs),
+            outputs=_mean_outputs(outputs),
         )
         self._iter += 1
 
@@ -324,6 +315,60 @@ class UpdateTrainLoop(BaseLoop):
             self.runner.model.train()
 
 
+def place_of(runner: Runner, batch_idx: int, micro_step: int = 0) -> str:
+    """Return, for instance, 'epoch 1, update 7 of 458, micro-step 2 of 8'.
+
+    Args:
+        runner (Runner): In training.
+        batch_idx (int): As its hooks get it.
+        micro_step (int): Of the update, where it has several. Defaults to 0.
+    """
+    loop = runner.train_loop
+    if isinstance(loop, IterBasedTrainLoop):
+        return f'iteration {batch_idx + 1} of {loop.max_iters}'
+    unit, steps = 'iteration', 1
+    if isinstance(loop, UpdateTrainLoop):
+        unit, steps = 'update', loop.plan.accumulation
+    place = f'epoch {loop.epoch + 1}, {unit} {batch_idx + 1} of '
+    place += f'{len(loop.dataloader)}'
+    if steps > 1:
+        place += f', micro-step {micro_step + 1} of {steps}'
+    return place
+
+
+def _count_updates(loader: DataLoader) -> None:
+    """Make a loader's length the updates of an epoch, not its batches.
+
+    Whatever asks for it (the log line, the end of an epoch, schedulers that
+    are converted from epochs) counts the Runner's iterations by it. The
+    loader is built already, perhaps of a class of the user's own.
+    """
+    kind = type(loader)
+    updates = dict(__len__=lambda self: self.batch_sampler.updates_per_epoch)
+    loader.__class__ = type(kind)(kind.__name__, (kind,), updates)
+
+
+def _mean_outputs(outputs: list[dict[str, Any]]) -> dict[str, Any]:
+    """Each value's mean over the micro-steps that have it, for the log."""
+    names = dict.fromkeys(name for found in outputs for name in found)
+    means = {}
+    for name in names:
+        values = [found[name] for found in outputs if name in found]
+        if isinstance(values[0], Tensor):
+            means[name] = torch.stack(values).mean(0)
+        else:
+            means[name] = sum(values) / len(values)
+    return means
+
+
+def _add_data_time(runner: Runner, seconds: float) -> None:
+    """Add what IterTimerHook, which sees the first micro-batch, has not."""
+    times = runner.message_hub.log_scalars.get('train/data_time')
+    if times is not None:
+        history, _ = times.data
+        history[-1] += seconds
+
+
 def _check_length(max_epochs: int | None, max_updates: int | None) -> None:
     given = [n for n in (max_epochs, max_updates) if n is not None]
     if len(given) != 1 or type(given[0]) is not int or given[0] < 1:
@@ -335,7 +380,7 @@ def _check_length(max_epochs: int | None, max_updates: int | None) -> None:
 
 
 def _check_randomness(runner: Runner) -> None:
-    if runner._randomness_cfg.get('diff_rank_seed', False):
+    if has_seed_of_each_rank(runner):
         raise ConfigError(
             'randomness.diff_rank_seed=True makes ranks lay out the data set '
             'differently. Remove it: random numbers depend on the image, and '
