@@ -14,7 +14,7 @@ from torch.utils.data import DataLoader
 from ..errors import ConfigError
 from ..ranks import all_raise, differences
 from ..recipe import BatchPlan, plan_rows
-from ..runtime.batch import images_per_gpu
+from ..runtime import images_per_gpu
 from ..schedulers import WarmupParamScheduler
 from ..sync_bn import bn_sizes
 from ..updates import UpdateTrainLoop

@@ -13,11 +13,11 @@ from mmengine.runner import IterBasedTrainLoop, Runner
 from torch.utils.data import DataLoader
 
 from ..errors import ConfigError
-from ..faults.setup import check_setup
+from ..faults import check_setup
 from ..recipe import BatchPlan, PlanError, format_table
-from ..runtime.config import check_lr_scaling
+from ..runtime import check_lr_scaling
 from ..updates import UpdateNote, UpdateTrainLoop, epoch_began, unit_of
-from ..upstream.mmengine_names import is_training_run, set_accumulation
+from ..upstream.mmengine_names import built_loop, set_accumulation
 from .batch_facts import (
     agreed_facts,
     batch_rows,
@@ -114,7 +114,7 @@ class TotalBatchHook(Hook):
     def before_run(self, runner: Runner) -> None:
         """Set the accumulation, if this run is a training."""
         # The Runner calls this in val() and test() too.
-        if not is_training_run(runner) or not isinstance(
+        if built_loop(runner, 'train') is None or not isinstance(
             runner.optim_wrapper, OptimWrapper
         ):
             return

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from ..errors import ConfigError
 from ..recipe import ranks_per_group
-from ..runtime.batch import images_per_gpu
+from ..runtime import images_per_gpu
 from ..sync_bn import bn_group, bn_sizes
 
 

@@ -1,7 +1,8 @@
 # Copyright (c) mmdet_megdet contributors. All rights reserved.
 """Today's torch under stock MMEngine: model wrapper, launching, loading."""
 
-from .config import adapt_config, check_auto_scale_lr
+from .batch import images_per_gpu
+from .config import adapt_config, check_auto_scale_lr, check_lr_scaling
 from .ddp import MegDetDistributedDataParallel
 from .launch import init_distributed
 from .safe_loading import trust_checkpoints
@@ -10,6 +11,8 @@ __all__ = [
     'MegDetDistributedDataParallel',
     'adapt_config',
     'check_auto_scale_lr',
+    'check_lr_scaling',
+    'images_per_gpu',
     'init_distributed',
     'trust_checkpoints',
 ]

@@ -7,7 +7,7 @@ import gc
 from collections.abc import Iterator
 from inspect import getattr_static
 from types import FunctionType
-from typing import Any
+from typing import Any, Literal
 
 from mmengine.dist import master_only
 from mmengine.optim import BaseOptimWrapper, OptimWrapper, _ParamScheduler
@@ -131,16 +131,24 @@ def set_accumulation(wrapper: OptimWrapper, micro_steps: int) -> None:
 
 
 def accumulation_of(wrapper: OptimWrapper) -> int:
-    """Return ``accumulative_counts`` of a wrapper that is built already."""
+    """Return how many micro-steps make an update.
+
+    There is no public name for what ``accumulative_counts`` has set.
+    """
     return wrapper._accumulative_counts
 
 
-def is_training_run(runner: Runner) -> bool:
-    """Return whether the runner has built its training loop.
+def built_loop(
+    runner: Runner, kind: Literal['train', 'val', 'test']
+) -> BaseLoop | None:
+    """Return a loop that the runner has built; None where it has not.
 
-    ``Runner.train_loop`` would build it, in ``val()`` and ``test()`` too.
+    ``runner.train_loop`` and the like build it, which in a run of another
+    kind (``runner.val()``) would fail, or read the training's data for
+    nothing.
     """
-    return isinstance(runner._train_loop, BaseLoop)
+    loop = getattr(runner, f'_{kind}_loop')
+    return loop if isinstance(loop, BaseLoop) else None
 
 
 def has_seed_of_each_rank(runner: Runner) -> bool:

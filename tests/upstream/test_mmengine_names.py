@@ -30,6 +30,8 @@ from mmdet_megdet.upstream.mmengine_names import (
     is_cut_to_batches,
     resumes,
     schedulers_of,
+    set_accumulation,
+    steps_counted,
 )
 from tests.data.faults_run import train
 
@@ -124,3 +126,25 @@ def test_drawing_on_another_rank(tmp_path, monkeypatch, every_rank):
         assert drawn.shape == image.shape
         # The box's edge is red, in OpenCV's order.
         assert drawn[16, 8, 2] > 100
+
+
+def test_set_accumulation():
+    wrapper = OptimWrapper(make_optimizer())
+    set_accumulation(wrapper, 3)
+    wrapper.initialize_count_status(torch.nn.Module(), 0, 6)
+    for _ in range(3):
+        # What the wrapper divides a loss by.
+        assert wrapper.scale_loss(torch.ones(())) == pytest.approx(1 / 3)
+        assert not wrapper.should_update()
+        wrapper.update_params(torch.zeros((), requires_grad=True))
+    assert wrapper.should_update()
+
+
+def test_steps_are_counted_from_the_latest_scheduler_on():
+    wrapper = OptimWrapper(make_optimizer())
+    for _ in range(2):
+        ConstantLR(wrapper)
+        begun = steps_counted(wrapper)
+        wrapper.step()
+        wrapper.step()
+        assert (begun, steps_counted(wrapper)) == (-1, 1)
