@@ -88,8 +88,8 @@ def ranks_per_group(
             that can be had.
     """
     ranks = group_ranks(bn_size, images_per_gpu, world_size)
-    if ranks is not None:
-        return ranks
+    if bn_size is None or ranks is not None:
+        return ranks or world_size
     sizes = nearest_bn_sizes(bn_size, images_per_gpu, world_size)
     raise ConfigError(
         f'bn_size={bn_size} cannot be had from {world_size} rank(s) with '
@@ -124,9 +124,11 @@ class Split(NamedTuple):
         found = []
         if self.total_batch_size % self.images_at_once:
             found.append(self._total_problem())
-        ranks = group_ranks(self.bn_size, self.images_per_gpu, self.world_size)
-        if ranks is None:
-            found.append(self._bn_problem())
+        size = self.bn_size
+        if size is not None and not group_ranks(
+            size, self.images_per_gpu, self.world_size
+        ):
+            found.append(self._bn_problem(size))
         return found
 
     def _at_once(self) -> str:
@@ -144,11 +146,11 @@ class Split(NamedTuple):
             f'({total} = {total // at_once} x {at_once} + {total % at_once})'
         )
 
-    def _bn_problem(self) -> str:
-        what = f'cannot give a BN size of {self.bn_size}'
-        if self.images_at_once < self.bn_size:
+    def _bn_problem(self, size: int) -> str:
+        what = f'cannot give a BN size of {size}'
+        if self.images_at_once < size:
             return f'{self._at_once()} {what}'
-        ranks, rest = divmod(self.bn_size, self.images_per_gpu)
+        ranks, rest = divmod(size, self.images_per_gpu)
         if rest:
             return (
                 f'{self.images_per_gpu} image(s) per GPU {what}, which is no '
@@ -365,12 +367,16 @@ def _candidates(asked: Split) -> Iterator[Split]:
                 totals = [n for n in (below, below + world * images) if n]
             else:
                 continue
-            size = asked.bn_size
-            sizes: Sequence[int | None] = [size]
-            if group_ranks(size, images, world) is None:
-                sizes = nearest_bn_sizes(size, images, world)
-            for bn_size in sizes:
+            for bn_size in _bn_sizes(asked.bn_size, images, world):
                 yield from (Split(world, images, n, bn_size) for n in totals)
+
+
+def _bn_sizes(
+    size: int | None, images: int, world: int
+) -> Sequence[int | None]:
+    if size is None or group_ranks(size, images, world):
+        return [size]
+    return nearest_bn_sizes(size, images, world)
 
 
 @cache

@@ -40,6 +40,7 @@ def test_settings(name):
         max_norm=expected.clip, norm_type=2
     )
     assert cfg.default_hooks.sync_bn_group == dict(type='SyncBNGroupHook')
+    assert 'accumulative_counts' not in cfg.optim_wrapper
     # A child config that sets custom_hooks would lose what stood there.
     assert 'custom_hooks' not in cfg
 
