@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Literal
 
 from mmengine.dist import all_gather_object
 from mmengine.optim import _ParamScheduler
@@ -41,10 +41,11 @@ def agreed_facts(
     Raises:
         ConfigError: If ranks differ, or one cannot tell.
     """
+    dataset: Any = loader.dataset
     with all_raise():
         facts = {
             'images per GPU': images_per_gpu(loader),
-            'images of the data set': len(loader.dataset),
+            'images of the data set': len(dataset),
             'total batch': total_batch_size,
             'BN sizes': model_bn_sizes(runner),
             'accumulative_counts': _configured_counts(runner),
@@ -67,7 +68,7 @@ def micro_batches_per_epoch(runner: Runner) -> int | None:
 
 def batches_note(loader: DataLoader) -> str | None:
     """Return a remedy where an epoch's batches are not all full, or None."""
-    sampler = loader.batch_sampler
+    sampler: Any = loader.batch_sampler
     if not hasattr(sampler, 'drop_last'):
         return None
     images, each = len(sampler.sampler), images_per_gpu(loader)
@@ -86,7 +87,7 @@ def model_bn_sizes(runner: Runner) -> list[int | None]:
 
     It is empty where no layer synchronises.
     """
-    override = 'layers'
+    override: int | Literal['layers'] | None = 'layers'
     for hook in runner.hooks:
         if isinstance(hook, SyncBNGroupHook) and hook.bn_size != 'layers':
             override = hook.bn_size

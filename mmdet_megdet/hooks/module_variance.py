@@ -235,7 +235,7 @@ class ModuleVarianceHook(Hook):
     def _split(self, group: dict) -> list[dict]:
         by_factor: dict[float, list] = {}
         for parameter in group['params']:
-            name = self._part_of.get(parameter)
+            name = self._part_of.get(parameter, '')
             factor = self.factors.get(name, 1.0)
             by_factor.setdefault(factor, []).append(parameter)
         return [

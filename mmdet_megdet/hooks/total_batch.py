@@ -16,7 +16,7 @@ from ..errors import ConfigError
 from ..faults import check_setup
 from ..recipe import BatchPlan, PlanError, format_table
 from ..runtime import check_lr_scaling
-from ..updates import UpdateNote, UpdateTrainLoop, epoch_began, unit_of
+from ..updates import UpdateNote, UpdateTrainLoop, resumed_epoch, unit_of
 from ..upstream.mmengine_names import built_loop, set_accumulation
 from .batch_facts import (
     agreed_facts,
@@ -154,8 +154,7 @@ class TotalBatchHook(Hook):
         if isinstance(loop, UpdateTrainLoop):
             if loop.iter > 0:
                 now = self._update_note(loop.epoch, loop.iter)
-                began = epoch_began(self._saved, now, loop.iter)
-                loop.go_on_in(self._saved['epoch'], began)
+                loop.go_on_in(*resumed_epoch(self._saved, now, loop.iter))
         elif runner.iter > 0:
             _check_same_split(self._saved, self._split_note(runner), runner)
         table = format_table([batch_rows(runner, self._plans, self._bn_sizes)])
@@ -238,7 +237,7 @@ class TotalBatchHook(Hook):
         loop, plan = runner.train_loop, self._plan
         if isinstance(loop, UpdateTrainLoop):
             return []
-        notes = []
+        notes: list[str | None] = []
         if plan.accumulation > 1:
             notes.append(
                 f'under {type(loop).__name__} an iteration is a micro-batch, '

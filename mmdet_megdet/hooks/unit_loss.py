@@ -113,7 +113,7 @@ def _adds_up_as_anchor_head(module: nn.Module) -> bool:
     # Nothing else of this package's hooks needs mmdet.
     from mmdet.models.dense_heads import AnchorHead, RPNHead
 
-    kind = type(module)
+    kind: Any = type(module)
     return (
         isinstance(module, AnchorHead)
         and kind.loss_by_feat_single is AnchorHead.loss_by_feat_single
@@ -130,4 +130,5 @@ def _bn_size(model: nn.Module) -> int | None:
             'model has no MegDetSyncBN. Say their number: default_hooks.'
             "unit_loss=dict(type='UnitLossHook', images=32)."
         )
-    return None if None in sizes else max(sizes)
+    numbers = [size for size in sizes if size is not None]
+    return max(numbers) if len(numbers) == len(sizes) else None

@@ -99,8 +99,8 @@ class GradientMeter:
         self._micro_step = -1
         self._seen: set[nn.Parameter] = set()
         self._in_pieces = self._stepped = False
-        self._own = {name: [] for name in self._parts}
-        self._whole = {name: [] for name in self._parts}
+        self._own: dict[str, list[Tensor]] = {n: [] for n in self._parts}
+        self._whole: dict[str, list[Tensor]] = {n: [] for n in self._parts}
         self._sketches = [
             Sketch(parameters, self.split.micro_steps, seed)
             for seed, parameters in enumerate(
@@ -174,8 +174,8 @@ class GradientMeter:
             sketches = rest.view_as(sketches)
         # Of each part of the model, over BN groups and micro-steps.
         squares = (sketches / self.split.ranks).square().sum((0, 2, 3))
-        *numbers, in_pieces = numbers.tolist()
-        own, whole = numbers[: len(self._parts)], numbers[len(self._parts) :]
+        *sums, in_pieces = numbers.tolist()
+        own, whole = sums[: len(self._parts)], sums[len(self._parts) :]
         if self._sketches:
             own = squares.tolist()
         return own, whole, in_pieces > 0

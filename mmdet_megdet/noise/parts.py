@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
 from mmengine.model import is_model_wrapper
 from torch import nn
@@ -25,10 +26,11 @@ def parts_of(model: nn.Module) -> dict[str, list[nn.Parameter]]:
     ``rpn_head``; and of a ``roi_head`` what hangs on that, such as
     ``roi_head.bbox_head``. Parameters that are shared belong to the first.
     """
-    while is_model_wrapper(model):
-        model = model.module
+    inner: Any = model
+    while is_model_wrapper(inner):
+        inner = inner.module
     parts: dict[str, list[nn.Parameter]] = {}
-    for name, parameter in model.named_parameters():
+    for name, parameter in inner.named_parameters():
         if not parameter.requires_grad:
             continue
         *path, _ = name.split('.')

@@ -161,7 +161,8 @@ class WarmupParamScheduler(_ParamScheduler):
         for name in cls._LENGTHS:
             if name in kwargs and kwargs[name] < INF:
                 kwargs[name] = round(kwargs[name] * epoch_length)
-        return cls(*args, by_epoch=False, count='iters', **kwargs)
+        kwargs |= dict(by_epoch=False, count='iters')
+        return cls(*args, **kwargs)
 
     def _shape(
         self, start: Fraction, end: Fraction, progress: Fraction
@@ -230,7 +231,7 @@ class WarmupParamScheduler(_ParamScheduler):
     def _ends(self, base: Fraction) -> tuple[Fraction, Fraction]:
         if self.start_factor is not None:
             return base * Fraction(self.start_factor), base
-        if base == 0:
+        if base == 0 or self.start_value is None:
             return base, base
         end = base if self.end_value is None else Fraction(self.end_value)
         return Fraction(self.start_value), end
@@ -362,7 +363,8 @@ class LRWarmupMixin:
         param_name: str = 'lr',
         **kwargs: Any,
     ) -> None:
-        super().__init__(optimizer, param_name, *args, **kwargs)
+        # The shape's.
+        super().__init__(optimizer, param_name, *args, **kwargs)  # type: ignore[call-arg]
 
 
 class MomentumWarmupMixin(MomentumSchedulerMixin):

@@ -5,7 +5,7 @@ from .batch_sampler import EpochBatch, UpdateBatchSampler
 from .layout import epoch_layout, unit_of
 from .loop import SkipUpdate, UpdateTrainLoop, place_of
 from .random_streams import seed_by_image, seed_generators
-from .resume import UpdateNote, epoch_began
+from .resume import UpdateNote, resumed_epoch
 
 __all__ = [
     'EpochBatch',
@@ -13,9 +13,9 @@ __all__ = [
     'UpdateBatchSampler',
     'UpdateNote',
     'UpdateTrainLoop',
-    'epoch_began',
     'epoch_layout',
     'place_of',
+    'resumed_epoch',
     'seed_by_image',
     'seed_generators',
     'unit_of',

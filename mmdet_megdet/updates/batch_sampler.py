@@ -66,7 +66,7 @@ class UpdateBatchSampler(Sampler):
         ...     batch_sampler=dict(type='UpdateBatchSampler'))
     """
 
-    def __init__(self, sampler: Sampler, batch_size: int) -> None:
+    def __init__(self, sampler: DefaultSampler, batch_size: int) -> None:
         _check_sampler(sampler)
         self.sampler = sampler
         self.batch_size = batch_size

@@ -115,7 +115,8 @@ class UpdateTrainLoop(BaseLoop):
                 "train_dataloader.batch_sampler=dict(type='UpdateBatchSampler'"
                 ', _delete_=True).'
             )
-        self._max_epochs, self._max_updates = max_epochs, max_updates
+        self._by_epoch = max_updates is None
+        self._length: int = max_epochs or max_updates or 0
         self._epoch = self._iter = 0
         # Updates that were done when the epoch began.
         self.epoch_began = 0
@@ -143,9 +144,9 @@ class UpdateTrainLoop(BaseLoop):
     @property
     def max_iters(self) -> int:
         """Updates of the whole training."""
-        if self._max_updates is not None:
-            return self._max_updates
-        epochs = self._max_epochs - self._epoch
+        if not self._by_epoch:
+            return self._length
+        epochs = self._length - self._epoch
         return self.epoch_began + epochs * len(self.dataloader)
 
     @property
@@ -156,9 +157,9 @@ class UpdateTrainLoop(BaseLoop):
     @property
     def max_epochs(self) -> int:
         """Epochs of the whole training; the last may be a part of one."""
-        if self._max_epochs is not None:
-            return self._max_epochs
-        updates = self._max_updates - self.epoch_began
+        if self._by_epoch:
+            return self._length
+        updates = self._length - self.epoch_began
         return self._epoch - (-updates // len(self.dataloader))
 
     def go_on_in(self, epoch: int, began: int) -> None:
@@ -192,17 +193,14 @@ class UpdateTrainLoop(BaseLoop):
         self._statistics = RunningStatistics(runner.model)
         while not self._finished():
             self.run_epoch()
-            if self._max_updates is None:
-                self._validate(self._epoch, self._max_epochs)
+            if self._by_epoch:
+                self._validate(self._epoch)
         runner.call_hook('after_train')
         return runner.model
 
     def _finished(self) -> bool:
-        if self._max_updates is None:
-            done = self._epoch >= self._max_epochs
-        else:
-            done = self._iter >= self._max_updates
-        return done or self.stop_training
+        done = self._epoch if self._by_epoch else self._iter
+        return done >= self._length or self.stop_training
 
     def run_epoch(self) -> None:
         """Make the updates of an epoch, or what is left of them."""
@@ -225,8 +223,8 @@ class UpdateTrainLoop(BaseLoop):
         batches = iter(self.dataloader)
         for index in range(first, end):
             self.run_iter(index, batches)
-            if self._max_updates is not None:
-                self._validate(self._iter, self._max_updates)
+            if not self._by_epoch:
+                self._validate(self._iter)
                 if self.stop_training:
                     break
         self.runner.call_hook('after_train_epoch')
@@ -303,13 +301,13 @@ class UpdateTrainLoop(BaseLoop):
             world_size=self.runner.world_size,
         )
 
-    def _validate(self, done: int, end: int) -> None:
+    def _validate(self, done: int) -> None:
         step = bisect(self.dynamic_milestones, done + 1)
         self.val_interval = self.dynamic_intervals[step - 1]
         if (
             self.runner.val_loop is not None
             and done >= self.val_begin
-            and (done % self.val_interval == 0 or done == end)
+            and (done % self.val_interval == 0 or done == self._length)
         ):
             self.runner.val_loop.run()
             self.runner.model.train()
@@ -345,7 +343,7 @@ def _count_updates(loader: DataLoader) -> None:
     """
     kind = type(loader)
     updates = dict(__len__=lambda self: self.batch_sampler.updates_per_epoch)
-    loader.__class__ = type(kind)(kind.__name__, (kind,), updates)
+    loader.__class__ = type(kind.__name__, (kind,), updates)
 
 
 def _mean_outputs(outputs: list[dict[str, Any]]) -> dict[str, Any]:

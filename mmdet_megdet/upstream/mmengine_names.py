@@ -112,7 +112,7 @@ def _bare(
     return getattr(optimizer, 'optimizer', optimizer)
 
 
-def steps_counted(optimizer: Optimizer | BaseOptimWrapper) -> int:
+def steps_counted(optimizer: Any) -> int:
     """Return how often ``step`` was called, as schedulers count it.
 
     The count begins at -1 whenever a scheduler of the optimizer is built.
