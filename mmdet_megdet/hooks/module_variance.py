@@ -163,7 +163,7 @@ class ModuleVarianceHook(Hook):
     def after_train_iter(
         self, runner: Runner, *args: Any, **kwargs: Any
     ) -> None:
-        """Take a measurement's factors in."""
+        """Add a measurement's factors to the averages."""
         scales = self._noise.latest
         if scales is None or runner.iter + 1 < self._begin:
             return

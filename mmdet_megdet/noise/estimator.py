@@ -171,7 +171,7 @@ class RunningNoise:
         return len(self._measured)
 
     def add(self, parts: Mapping[str, Moments]) -> None:
-        """Take a measurement of all parts in."""
+        """Add a measurement of all parts."""
         if self._measured and self._measured[-1].keys() != parts.keys():
             # Another model: nothing to average with.
             self._measured = []
@@ -200,7 +200,7 @@ class RunningNoise:
         ]
 
     def load_state_dict(self, state: list[dict[str, list[float]]]) -> None:
-        """Go on from ``state_dict``'s."""
+        """Continue from what ``state_dict`` returned."""
         self._measured = [
             {name: Moments(*moments) for name, moments in parts.items()}
             for parts in state[-self.window :]

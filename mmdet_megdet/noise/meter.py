@@ -53,7 +53,7 @@ class ManyPiecesError(RuntimeError):
 
 
 class GradientMeter:
-    """Listens to the gradients of one update at a time.
+    """Take the squared norms of one update's gradients at a time.
 
     Contract:
 
@@ -89,7 +89,7 @@ class GradientMeter:
         self._attached = ExitStack()
 
     def attach(self, wrapper: OptimWrapper, update: int) -> None:
-        """Begin to listen to an update.
+        """Begin to measure an update.
 
         Args:
             wrapper (OptimWrapper): That makes it.
@@ -124,7 +124,7 @@ class GradientMeter:
         self._seen.clear()
 
     def detach(self) -> None:
-        """Stop listening; without :meth:`attach` before, do nothing."""
+        """Stop measuring; without :meth:`attach` before, do nothing."""
         self._attached.close()
 
     def measure(self) -> dict[str, Moments] | None:

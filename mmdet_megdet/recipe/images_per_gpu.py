@@ -15,7 +15,7 @@ def most_images(
     total_batch_size: int,
     bn_sizes: Sequence[int | None] = (None,),
 ) -> int | None:
-    """Find the most images per GPU that divide.
+    """Find the most images per GPU of which a total batch can be made.
 
     Args:
         world_size (int): Number of GPUs, one rank each.
@@ -158,7 +158,7 @@ def _runs(numbers: Iterable[int]) -> list[list[int]]:
 
 
 def aspect_ratio_note(images_on_rank: int, images_per_gpu: int) -> str | None:
-    """Say what mmdet's batches would do where the images come out even.
+    """Say where mmdet's stock batches would differ in number by rank.
 
     ``AspectRatioBatchSampler(drop_last=True)`` (mmdet 3.3.0) joins what
     remains of portraits and of landscapes, and drops it also where that is a

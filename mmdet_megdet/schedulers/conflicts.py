@@ -58,7 +58,7 @@ def check_together(
     iterations_per_update: int,
     iterations_per_epoch: int,
 ) -> None:
-    """Refuse a scheduler that would meet a warm-up at work, ahead of both.
+    """Refuse, ahead of training, a scheduler that conflicts with a warm-up.
 
     Args:
         schedulers (Sequence[_ParamScheduler]): Of one optimizer, in the
@@ -106,7 +106,7 @@ class ConflictWatch:
         )
 
     def check(self, warmup: WarmupParamScheduler, touched: bool) -> None:
-        """Refuse what has written since the warm-up last did.
+        """Refuse a scheduler that has written since the warm-up last did.
 
         Args:
             warmup (WarmupParamScheduler): The warm-up.

@@ -69,7 +69,7 @@ def generators_kept() -> Iterator[None]:
 
 
 def seed_by_image(dataset: Any, seed: int) -> None:
-    """Make each image's random numbers those of (seed, epoch, image) alone.
+    """Make an image's random numbers depend on seed, epoch and image alone.
 
     Before each image of a batch that knows its epoch
     (:class:`~.batch_sampler.EpochBatch`) the global generators of Python,
