@@ -19,8 +19,7 @@ from torch import Tensor, nn
 from ..errors import ConfigError, NonFiniteLossError
 from ..runtime import image_names
 from ..sync_bn.groups import world_size
-from ..updates import SkipUpdate, UpdateTrainLoop
-from ..updates.place import place_of
+from ..updates import SkipUpdate, UpdateTrainLoop, place_of
 
 
 def named_losses(output: Any) -> dict[str, Tensor]:

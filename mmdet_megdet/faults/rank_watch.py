@@ -25,8 +25,7 @@ from torch.optim import Optimizer
 
 from ..errors import RANK_LOST_STATUS
 from ..sync_bn.groups import group_timeout
-from ..updates import UpdateTrainLoop
-from ..updates.place import place_of
+from ..updates import UpdateTrainLoop, place_of
 
 _PREFIX = 'megdet_rank_watch'
 _LONGEST_SILENCE = 15.0  # seconds; a busy machine is silent for some

@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from ..recipe.plan import group_ranks, nearest_bn_sizes
+from ..recipe import group_ranks, nearest_bn_sizes
 from ..text import count, some, these_ranks
 from .exchange import Numbers, is_foreign_sync, majority
 from .record import Finding

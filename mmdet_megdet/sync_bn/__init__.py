@@ -7,6 +7,7 @@ from .convert import (
     report_batch_norm,
     revert_to_batch_norm,
 )
+from .groups import bn_group, world_size
 from .layer import MegDetSyncBN
 from .pooling import pool_running_stats
 from .resolve import bn_sizes, resolve_bn_groups
@@ -14,10 +15,12 @@ from .resolve import bn_sizes, resolve_bn_groups
 __all__ = [
     'BatchNormReport',
     'MegDetSyncBN',
+    'bn_group',
     'bn_sizes',
     'convert_batch_norm',
     'pool_running_stats',
     'report_batch_norm',
     'resolve_bn_groups',
     'revert_to_batch_norm',
+    'world_size',
 ]

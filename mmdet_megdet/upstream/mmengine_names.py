@@ -114,6 +114,32 @@ def _bare(
     return getattr(optimizer, 'optimizer', optimizer)
 
 
+def steps_counted(optimizer: Any) -> int:
+    """Return how often ``step`` was called, as schedulers count it.
+
+    The count begins at -1 whenever a scheduler of the optimizer is built.
+    Without it a warm-up could count iterations, but not updates.
+    """
+    return optimizer._global_step
+
+
+def set_accumulation(wrapper: OptimWrapper, micro_steps: int) -> None:
+    """Set ``accumulative_counts`` of a wrapper that is built already.
+
+    Ahead of training: the wrapper counts what will be left over before the
+    first iteration. Without it the total batch depends on the hardware.
+    """
+    wrapper._accumulative_counts = micro_steps
+
+
+def accumulation_of(wrapper: OptimWrapper) -> int:
+    """Return how many micro-steps make an update.
+
+    There is no public name for what ``accumulative_counts`` has set.
+    """
+    return wrapper._accumulative_counts
+
+
 def built_loop(
     runner: Runner, kind: Literal['train', 'val', 'test']
 ) -> BaseLoop | None:

@@ -22,6 +22,7 @@ from mmengine.structures import InstanceData
 
 from mmdet_megdet.schedulers import PreciseLinearWarmup
 from mmdet_megdet.upstream.mmengine_names import (
+    accumulation_of,
     annealing_functions,
     built_loop,
     count_skipped_update,
@@ -31,6 +32,8 @@ from mmdet_megdet.upstream.mmengine_names import (
     load_as_torch_does,
     resumes,
     schedulers_of,
+    set_accumulation,
+    steps_counted,
     train_dataloader_config,
 )
 from tests.data.faults_run import train
@@ -155,3 +158,25 @@ def test_loader_of_the_forks_is_replaced(monkeypatch):
     monkeypatch.setattr(checkpoint, '_safe_torch_load', None, raising=False)
     load_as_torch_does()
     assert checkpoint._safe_torch_load is torch.load
+
+
+def test_set_accumulation():
+    wrapper = OptimWrapper(make_optimizer())
+    set_accumulation(wrapper, 3)
+    assert accumulation_of(wrapper) == 3
+    wrapper.initialize_count_status(torch.nn.Module(), 0, 6)
+    steps = []
+    for _ in range(6):
+        wrapper.update_params(torch.zeros((), requires_grad=True))
+        steps.append(wrapper.should_update())
+    assert steps == [False, False, True] * 2
+
+
+def test_steps_are_counted_from_the_latest_scheduler_on():
+    wrapper = OptimWrapper(make_optimizer())
+    for _ in range(2):
+        ConstantLR(wrapper)
+        begun = steps_counted(wrapper)
+        wrapper.step()
+        wrapper.step()
+        assert (begun, steps_counted(wrapper)) == (-1, 1)

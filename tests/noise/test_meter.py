@@ -5,7 +5,7 @@ import pytest
 import torch
 from torch import nn
 
-from mmdet_megdet.noise.sketch import Sketch
+from mmdet_megdet.noise import Sketch
 
 
 def gradients(sizes, seed):

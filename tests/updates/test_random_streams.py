@@ -1,7 +1,11 @@
 # Copyright (c) mmdet_megdet contributors. All rights reserved.
-"""The same images, pixel for pixel, on any hardware; ranks in one process."""
+"""Streams of random numbers; the same pixels on any hardware.
+
+Ranks are one after the other in one process.
+"""
 
 import copy
+import itertools
 import pickle
 import random
 from types import SimpleNamespace
@@ -11,19 +15,44 @@ import pytest
 import torch
 from mmdet.datasets import CocoDataset, MultiImageMixDataset
 from mmdet.utils import register_all_modules
-from mmengine.dataset import DefaultSampler, pseudo_collate
+from mmengine.dataset import pseudo_collate
 from torch.utils.data import DataLoader
 
 from mmdet_megdet.demo_data import generate_shapes
 from mmdet_megdet.errors import ConfigError
 from mmdet_megdet.updates import (
     EpochBatch,
-    UpdateBatchSampler,
     seed_by_image,
     seed_generators,
 )
-from tests.updates.test_batch_sampler import SPLITS
-from tests.updates.test_seeds import draw
+from tests.updates.test_batch_sampler import SPLITS, configured
+
+
+def draw():
+    """Draw one number of each global generator."""
+    return (
+        random.random(),
+        float(np.random.rand()),
+        int(torch.randint(2**62, ())),
+    )
+
+
+def test_streams_repeat_and_never_coincide():
+    words = [
+        words
+        for length in (1, 2, 3, 4)
+        for words in itertools.product(range(3), repeat=length)
+    ]
+    seen = []
+    for where in words:
+        seed_generators(*where)
+        numbers = draw()
+        seed_generators(*where, devices=False)
+        assert draw() == numbers
+        seen.append(numbers)
+    for stream in zip(*seen, strict=True):
+        assert len(set(stream)) == len(words) == 3 + 9 + 27 + 81
+
 
 LOAD = [
     dict(type='LoadImageFromFile'),
@@ -90,15 +119,7 @@ def updates_of(dataset, split=(1, 4), epochs=2, start=0, **options):
     world_size, images_per_gpu = split
     ranks = []
     for rank in range(world_size):
-        sampler = DefaultSampler(dataset, seed=3)
-        batches = UpdateBatchSampler(sampler, images_per_gpu)
-        batches.configure(
-            total_batch_size=8,
-            unit_size=4,
-            seed=3,
-            rank=rank,
-            world_size=world_size,
-        )
+        batches = configured(rank, world_size, images_per_gpu, dataset, 3)
         loader = DataLoader(
             dataset,
             batch_sampler=batches,
@@ -176,11 +197,22 @@ def test_stock_streams_are_no_such_thing(folder):
     assert updates_of(unseeded, (1, 4)) != updates_of(unseeded, (2, 2))
 
 
-def test_the_process_keeps_its_own_generators(dataset):
+class Fails:
+    def __getitem__(self, index):
+        draw()
+        if index:
+            raise KeyError(index)
+
+
+def test_the_process_keeps_its_own_generators():
+    """Also where an image cannot be loaded."""
+    dataset = Fails()
+    seed_by_image(dataset, seed=3)
     seed_generators(1)
     expected = draw()
     seed_generators(1)
-    dataset.__getitems__(EpochBatch([0, 1], epoch=0))
+    with pytest.raises(KeyError):
+        dataset.__getitems__(EpochBatch([0, 1], epoch=0))
     assert draw() == expected
 
 

@@ -1,10 +1,11 @@
 # Copyright (c) mmdet_megdet contributors. All rights reserved.
-"""Random numbers that belong to an image, whoever loads it."""
+"""Random numbers by what they are for: an image, an update, a micro-batch."""
 
 from __future__ import annotations
 
 import random
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from types import ModuleType
 from typing import Any
 
@@ -12,8 +13,6 @@ import numpy as np
 import torch
 
 from ..errors import ConfigError
-from .batch_sampler import EpochBatch
-from .seeds import generators_kept, seed_generators
 
 _GENERATORS = (
     np.random.Generator,
@@ -24,14 +23,60 @@ _GENERATORS = (
 )
 
 
-def seed_by_image(dataset: Any, seed: int) -> None:
-    """Make each image's random numbers those of (seed, epoch, image) alone.
+def seed_sequence(*words: int) -> np.random.SeedSequence:
+    """Return the stream that these numbers name.
 
-    Before each image of an :class:`~.batch_sampler.EpochBatch` the global
-    generators of Python, numpy and torch (the CPU's) are seeded, whatever the
-    rank, the worker and what it loaded before; in the end the process's own
-    are put back. 'Image' is the index in the data set given here, the
-    dataloader's: what mosaics and repeated tries draw is the image's too.
+    The numbers are mixed, not added: (seed, epoch) = (1, 0) and (0, 1) have
+    nothing in common. Nor have streams of different numbers of words.
+
+    Args:
+        *words (int): Such as seed, epoch and image; none is negative.
+    """
+    # SeedSequence pads with zeros: without their number, (1,) and (1, 0)
+    # would be alike.
+    return np.random.SeedSequence([*words, len(words)])
+
+
+def seed_generators(*words: int, devices: bool = True) -> None:
+    """Seed Python's, numpy's and torch's global generators.
+
+    Args:
+        *words (int): As for :func:`seed_sequence`.
+        devices (bool): Whether to seed torch's generators of all devices, or
+            the CPU's alone. Defaults to True.
+    """
+    state = seed_sequence(*words).generate_state(12)
+    random.seed(state[0:4].tobytes())
+    np.random.seed(state[4:8])
+    seed = int(state[8:10].view(np.uint64)[0])
+    if devices:
+        torch.manual_seed(seed)
+    else:
+        torch.random.default_generator.manual_seed(seed)
+
+
+@contextmanager
+def generators_kept() -> Iterator[None]:
+    """Put the global generators (torch's of the CPU) back afterwards."""
+    python, numpy = random.getstate(), np.random.get_state()
+    cpu = torch.random.default_generator.get_state()
+    try:
+        yield
+    finally:
+        random.setstate(python)
+        np.random.set_state(numpy)
+        torch.random.default_generator.set_state(cpu)
+
+
+def seed_by_image(dataset: Any, seed: int) -> None:
+    """Make an image's random numbers depend on seed, epoch and image alone.
+
+    Before each image of a batch that knows its epoch
+    (:class:`~.batch_sampler.EpochBatch`) the global generators of Python,
+    numpy and torch (the CPU's) are seeded, whatever the rank, the worker and
+    what it loaded before; in the end the process's own are put back. 'Image'
+    is the index in the data set given here, the dataloader's: what mosaics
+    and repeated tries draw is the image's too.
 
     To be called before workers start. Calling it again changes the seed.
 
@@ -44,7 +89,7 @@ def seed_by_image(dataset: Any, seed: int) -> None:
             its own, from one image to the next.
     """
     for level in _levels(dataset):
-        _check(level)
+        _check_pipeline(level)
     # Where torch looks for what loads a batch. A wrapper class would hide the
     # data set from hooks.
     dataset.__getitems__ = _ImageStreams(dataset, seed)
@@ -58,10 +103,11 @@ class _ImageStreams:
         self.seed = seed
 
     def __call__(self, batch: Sequence[int]) -> list[Any]:
-        if not isinstance(batch, EpochBatch):
+        epoch = getattr(batch, 'epoch', None)
+        if epoch is None:
             return [self.dataset[image] for image in batch]
         with generators_kept():
-            return [self._load(image, batch.epoch) for image in batch]
+            return [self._load(image, epoch) for image in batch]
 
     def _load(self, image: int, epoch: int) -> Any:
         seed_generators(self.seed, epoch, image, devices=False)
@@ -79,7 +125,7 @@ def _levels(dataset: Any) -> Iterator[Any]:
             yield from _levels(part)
 
 
-def _check(dataset: Any) -> None:
+def _check_pipeline(dataset: Any) -> None:
     own = getattr(dataset, '__dict__', {})
     found = [(dataset, name, value) for name, value in own.items()]
     found += _reachable(own.get('pipeline'), dataset, 'pipeline', set())

@@ -6,11 +6,11 @@ Each gives the product of what both do alone, or is refused by name.
 
 import mmdet.engine.schedulers  # noqa: F401  registers QuadraticWarmup
 import pytest
-import torch
 from mmengine.registry import PARAM_SCHEDULERS, init_default_scope
 
-import mmdet_megdet.schedulers  # noqa: F401  registers the warm-ups
-from mmdet_megdet.schedulers.siblings import check_together
+from mmdet_megdet.errors import ConfigError
+from mmdet_megdet.schedulers import check_together
+from tests.schedulers import steps
 
 BASES = [0.04, 0.07]
 WARMUP = dict(type='PreciseLinearWarmup', start_factor=0.01, begin=2, end=12)
@@ -51,16 +51,8 @@ IN_TURN = [
 ]
 
 
-def make_optimizer():
-    init_default_scope('mmengine')
-    groups = [
-        dict(params=[torch.nn.Parameter(torch.zeros(1))], lr=lr)
-        for lr in BASES
-    ]
-    return torch.optim.SGD(groups, lr=0.1, momentum=0.9)
-
-
 def build(optimizer, *configs):
+    init_default_scope('mmengine')
     return [
         PARAM_SCHEDULERS.build(
             {'by_epoch': False} | config,
@@ -71,22 +63,16 @@ def build(optimizer, *configs):
 
 
 def train(optimizer, schedulers, iterations=35, used=None):
-    used = [] if used is None else used
-    for _ in range(iterations):
-        used.append([group['lr'] for group in optimizer.param_groups])
-        optimizer.step()
-        for scheduler in schedulers:
-            scheduler.step()
-    return used
+    return steps.train(optimizer, schedulers, iterations, used=used)
 
 
 def alone(config):
-    optimizer = make_optimizer()
+    optimizer = steps.make_optimizer(*BASES)
     return train(optimizer, build(optimizer, config))
 
 
 def pair(config, warmup_first):
-    optimizer = make_optimizer()
+    optimizer = steps.make_optimizer(*BASES)
     configs = [WARMUP, config] if warmup_first else [config, WARMUP]
     return optimizer, build(optimizer, *configs)
 
@@ -112,10 +98,10 @@ def test_the_product_of_both(config, warmup_first):
 def test_what_does_not_multiply_is_refused_by_name(config, warmup_first):
     name = config['type'].removeprefix('mmdet.')
     optimizer, schedulers = pair(config, warmup_first)
-    with pytest.raises(ValueError, match=rf'{name}\(.*PreciseLinearWarmup'):
+    with pytest.raises(ConfigError, match=rf'{name}\(.*PreciseLinearWarmup'):
         check_together(schedulers, 1, 100)
     used = []
-    with pytest.raises(ValueError, match=rf'{name}\(.*PreciseLinearWarmup'):
+    with pytest.raises(ConfigError, match=rf'{name}\(.*PreciseLinearWarmup'):
         train(optimizer, schedulers, used=used)
     if name != 'OneCycleLR':
         assert max(lr for lr, _ in used) <= BASES[0]
@@ -148,7 +134,7 @@ def test_after_it_but_before_it_in_the_list():
         lambda: check_together(schedulers, 1, 100),
         lambda: train(optimizer, schedulers),
     ):
-        with pytest.raises(ValueError, match='stand after it'):
+        with pytest.raises(ConfigError, match='stand after it'):
             check()
     optimizer, schedulers = pair(
         dict(COSINE, begin=12, eta_min=1e-3), warmup_first=False
@@ -176,7 +162,7 @@ def test_after_it_but_before_it_in_the_list():
 )
 @pytest.mark.parametrize('warmup_first', [True, False])
 def test_units(warmup_first, begin, by_epoch, per_update, per_epoch, allowed):
-    optimizer = make_optimizer()
+    optimizer = steps.make_optimizer(*BASES)
     configs = [
         dict(WARMUP, begin=0, end=10),
         dict(COSINE, begin=begin, end=900, eta_min=0.01, by_epoch=by_epoch),
@@ -185,7 +171,7 @@ def test_units(warmup_first, begin, by_epoch, per_update, per_epoch, allowed):
     if allowed:
         check_together(schedulers, per_update, per_epoch)
     else:
-        with pytest.raises(ValueError, match='CosineAnnealingLR'):
+        with pytest.raises(ConfigError, match='CosineAnnealingLR'):
             check_together(schedulers, per_update, per_epoch)
 
 
@@ -201,22 +187,22 @@ def test_units(warmup_first, begin, by_epoch, per_update, per_epoch, allowed):
     ],
 )
 def test_an_epoch_that_ends_inside_the_warmup(config, metrics):
-    optimizer = make_optimizer()
+    optimizer = steps.make_optimizer(*BASES)
     warmup, other = build(
         optimizer, WARMUP, dict(config, by_epoch=True, begin=0, end=9)
     )
     train(optimizer, [warmup], 6)
     for _ in range(2):
         other.step(*metrics)
-    with pytest.raises(ValueError, match=config['type']):
+    with pytest.raises(ConfigError, match=config['type']):
         train(optimizer, [warmup], 1)
 
 
 def test_another_parameter_and_another_optimizer_do_not_matter():
-    optimizer = make_optimizer()
+    optimizer = steps.make_optimizer(*BASES)
     momentum = dict(type='CosineAnnealingMomentum', end=30, eta_min=0.1)
     warmup, other = build(optimizer, WARMUP, momentum)
-    elsewhere = build(make_optimizer(), RESTART)
+    elsewhere = build(steps.make_optimizer(*BASES), RESTART)
     check_together([warmup, other], 1, 100)
     assert train(optimizer, [warmup, other]) == alone(WARMUP)
     assert elsewhere

@@ -1,5 +1,5 @@
 # Copyright (c) mmdet_megdet contributors. All rights reserved.
-"""Schedulers that a warm-up cannot run beside.
+"""Schedulers that conflict with a warm-up.
 
 A warm-up and a scheduler that multiplies give the product of both. One that
 adds to the value, or sets it, as if nobody else wrote it, gives something
@@ -21,19 +21,15 @@ from mmengine.optim.scheduler.param_scheduler import (
     ReduceOnPlateauParamScheduler,
 )
 
+from ..errors import ConfigError
 from ..upstream.mmengine_names import schedulers_of
 
 if TYPE_CHECKING:
     from .warmup import WarmupParamScheduler
 
 
-def what_it_does(scheduler: _ParamScheduler) -> str | None:
-    """Say how a scheduler changes the value other than by a factor.
-
-    Returns:
-        str, optional: What it does; None where it multiplies only, as far as
-        is known of its class.
-    """
+def _beyond_a_factor(scheduler: _ParamScheduler) -> str | None:
+    """Say how it changes the value other than by a factor, if it does."""
     match scheduler:
         case OneCycleParamScheduler():
             return 'has a warm-up of its own, and sets the value'
@@ -62,7 +58,7 @@ def check_together(
     iterations_per_update: int,
     iterations_per_epoch: int,
 ) -> None:
-    """Refuse a scheduler that would meet a warm-up at work, ahead of both.
+    """Refuse, ahead of training, a scheduler that conflicts with a warm-up.
 
     Args:
         schedulers (Sequence[_ParamScheduler]): Of one optimizer, in the
@@ -72,7 +68,7 @@ def check_together(
         iterations_per_epoch (int): Iterations in an epoch.
 
     Raises:
-        ValueError: If there is one, with both names.
+        ConfigError: If there is one, with both names.
     """
     units = dict(
         updates=iterations_per_update, iters=1, epochs=iterations_per_epoch
@@ -80,21 +76,22 @@ def check_together(
     for place, warmup in enumerate(schedulers):
         if not hasattr(warmup, 'count'):
             continue
-        span = [step * units[warmup.count] for step in _range(warmup)]
+        unit = units[warmup.count]
+        span = warmup.begin * unit, warmup.end * unit
         for other_place, other in enumerate(schedulers):
             if not _disturbs(other, warmup):
                 continue
-            unit = iterations_per_epoch if other.by_epoch else 1
+            each = iterations_per_epoch if other.by_epoch else 1
             # At the same iteration those that count epochs come last.
             later = (other.by_epoch, other_place) > (warmup.by_epoch, place)
-            if _meet(other, unit, span, later):
-                raise ValueError(_refusal(warmup, other))
+            if _meet(other, each, span, later):
+                raise ConfigError(_refusal(warmup, other))
 
 
-class Beside:
-    """Watches, from step to step, what else writes a warm-up's value.
+class ConflictWatch:
+    """Watch, from step to step, what else writes a warm-up's value.
 
-    For whoever steps schedulers without :func:`check_together`.
+    For schedulers that are stepped without :func:`check_together`.
 
     Args:
         warmup (WarmupParamScheduler): The warm-up, when all schedulers of
@@ -108,34 +105,29 @@ class Beside:
             if _disturbs(other, warmup)
         )
 
-    def check(self, warmup: WarmupParamScheduler) -> None:
-        """Refuse what has written since the warm-up last did.
+    def check(self, warmup: WarmupParamScheduler, touched: bool) -> None:
+        """Refuse a scheduler that has written since the warm-up last did.
+
+        Args:
+            warmup (WarmupParamScheduler): The warm-up.
+            touched (bool): Whether its value is another than it wrote.
 
         Raises:
-            ValueError: If something has, with its name.
+            ConfigError: If something has, with its name.
         """
-        groups = warmup.optimizer.param_groups
-        touched = warmup._others_factor is not None and any(
-            group[warmup.param_name] is not written
-            for group, written in zip(groups, warmup._last_value, strict=True)
-        )
         for other, before in list(self._last_steps.items()):
             now = self._last_steps[other] = other.last_step
             changed = touched and now > before and now >= _first_change(other)
             if changed or isinstance(other, OneCycleParamScheduler):
-                raise ValueError(_refusal(warmup, other))
+                raise ConfigError(_refusal(warmup, other))
 
 
 def _disturbs(other: _ParamScheduler, warmup: WarmupParamScheduler) -> bool:
     return (
         other is not warmup
         and other.param_name == warmup.param_name
-        and what_it_does(other) is not None
+        and _beyond_a_factor(other) is not None
     )
-
-
-def _range(scheduler: _ParamScheduler) -> tuple[int, int]:
-    return scheduler.begin, scheduler.end
 
 
 def _first_change(scheduler: _ParamScheduler) -> int:
@@ -150,7 +142,7 @@ def _first_change(scheduler: _ParamScheduler) -> int:
 
 
 def _meet(
-    other: _ParamScheduler, unit: int, span: Sequence[int], later: bool
+    other: _ParamScheduler, unit: int, span: tuple[int, int], later: bool
 ) -> bool:
     """Whether it writes between a warm-up's first and last writing."""
     if isinstance(other, OneCycleParamScheduler):
@@ -173,7 +165,7 @@ def _refusal(warmup: WarmupParamScheduler, other: _ParamScheduler) -> str:
     name, unit = type(other).__name__, 'epochs' if other.by_epoch else 'iters'
     text = (
         f'{name}(begin={other.begin}, end={other.end}, in {unit}) '
-        f'{what_it_does(other)}, and cannot schedule {warmup.param_name} '
+        f'{_beyond_a_factor(other)}, and cannot schedule {warmup.param_name} '
         f'together with {type(warmup).__name__}(begin={warmup.begin}, '
         f'end={warmup.end}, in {warmup.count}): what it makes of the low '
         'value of a warm-up is neither of their schedules. '
