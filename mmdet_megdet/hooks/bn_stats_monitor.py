@@ -87,6 +87,7 @@ class BNStatsMonitorHook(Hook):
     =================  =======  ==========================================
     check              level    meaning
     =================  =======  ==========================================
+    non-finite         error    NaN or Inf, and where it came in first
     call-order         error    ranks call synchronised layers in
                                 different order, or leave some out
     not-synchronised   error    ranks of a BN group use different batch
@@ -94,21 +95,20 @@ class BNStatsMonitorHook(Hook):
                                 group's batches; or a layer communicates
                                 with nobody where it should
     buffers-disagree   error    running statistics differ within a group
-    same-data          error    all ranks see the same images (warning: some
-                                of them do)
-    non-finite         error    NaN or Inf, and where it came in first
-    eval-mode          warning  layers in eval mode (``norm_eval``,
-                                ``frozen_stages``); info for plain ones
-    plain-batch-norm   warning  layers that each rank keeps to itself; info
-                                in one process
+    same-data          error    all ranks see the same images (warning:
+                                some of them do)
     bn-size            warning  groups that do not hold ``bn_size`` images
     collective-time    warning  BatchNorm's collectives take more than
                                 ``max_collective_share``; the slow rank is
                                 the one that waits least
-    dead-channels      warning  channels that are constant on all ranks
-    running-var        warning  ``running_var`` above ``max_running_var``
+    eval-mode          warning  layers in eval mode (``norm_eval``,
+                                ``frozen_stages``); info for plain ones
     frozen-affine      info     weight and bias are not trained
     foreign-sync-bn    info     another library's synchronised BatchNorm
+    plain-batch-norm   warning  layers that each rank keeps to itself;
+                                info in one process
+    dead-channels      warning  channels that are constant on all ranks
+    running-var        warning  ``running_var`` above ``max_running_var``
     not-called         info     layers that no rank calls
     =================  =======  ==========================================
 
