@@ -13,6 +13,7 @@ from mmengine.hooks import CheckpointHook, Hook
 from mmengine.registry import HOOKS
 from mmengine.runner import Runner
 
+from mmdet_megdet.errors import ConfigError
 from mmdet_megdet.hooks import SyncBNGroupHook
 from mmdet_megdet.runtime import adapt_config
 from tests.distributed.ranks import run_ranks
@@ -62,7 +63,7 @@ def train(rank, world_size, work_dir, options):
     runner = Runner.from_cfg(adapt_config(cfg))
     try:
         runner.train()
-    except ValueError as error:
+    except ConfigError as error:
         return str(error)
     seen = [h.seen for h in runner.hooks if isinstance(h, BufferRecorder)]
     return dict(
@@ -142,7 +143,7 @@ def train_with_other_images(rank, world_size, work_dir):
 
 def test_ranks_that_see_different_numbers_of_images(tmp_path):
     for message in run_ranks(train_with_other_images, 2, str(tmp_path)):
-        assert 'rank 1 sees 15 images at once and rank 0 sees 9' in message
+        assert 'images per GPU is 9 on rank 0 and 15 on rank 1' in message
 
 
 def train_with_other_sizes(rank, world_size, work_dir):
@@ -152,7 +153,7 @@ def train_with_other_sizes(rank, world_size, work_dir):
 
 def test_ranks_that_ask_for_different_sizes(tmp_path):
     for message in run_ranks(train_with_other_sizes, 2, str(tmp_path)):
-        assert 'rank 1 ask for BN sizes [None] and those of rank 0' in message
+        assert 'bn_size of the layers is [2] on rank 0 and [None]' in message
 
 
 def sync_bn_in_config(rank, world_size, work_dir):
@@ -169,7 +170,7 @@ def sync_bn_in_config(rank, world_size, work_dir):
     runner.cfg.sync_bn = 'torch'
     try:
         runner.train()
-    except ValueError as error:
+    except ConfigError as error:
         return str(error)
 
 
