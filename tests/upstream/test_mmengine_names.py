@@ -180,3 +180,8 @@ def test_steps_are_counted_from_the_latest_scheduler_on():
         wrapper.step()
         wrapper.step()
         assert (begun, steps_counted(wrapper)) == (-1, 1)
+
+
+def test_accumulation_of():
+    weight = torch.nn.Parameter(torch.zeros(1))
+    assert accumulation_of(OptimWrapper(torch.optim.SGD([weight], 1), 3)) == 3
