@@ -1,17 +1,21 @@
 # Copyright (c) mmdet_megdet contributors. All rights reserved.
-"""What a training step spends in BatchNorm's collectives."""
+"""What a config's training spends in BatchNorm's collectives."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import Literal, NamedTuple
+from dataclasses import dataclass, field
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 from torch import nn
 
+from mmdet_megdet.recipe import ranks_per_group
 from mmdet_megdet.sync_bn import MegDetSyncBN
 
-from .report import Finding, passed
+from .model import bn_size_of, build_model, check_batch_norm
+from .plan import check_plan
+from .report import Finding, failure, passed, reason
 
 _DOUBLE = 8  # bytes
 
@@ -31,10 +35,81 @@ class Layer(NamedTuple):
     bn_size: int | None
 
 
+@dataclass
+class Training:
+    """The part of a training that ranks have to do with each other.
+
+    Attributes:
+        world_size (int): Ranks of the run.
+        images (int, optional): Images per GPU, where that is known.
+        findings (list[Finding]): Of the model and the batch plan.
+        layers (list[Layer]): Layers that synchronise.
+        bn_size (int, optional): Images of BatchNorm's statistics where there
+            is no config to ask; None: those of all ranks.
+    """
+
+    world_size: int
+    images: int | None = None
+    findings: list[Finding] = field(default_factory=list)
+    layers: list[Layer] = field(default_factory=list)
+    bn_size: int | None = None
+
+    def ranks(self, bn_size: int | None) -> int | None:
+        """Return the ranks of a BN group; None where they don't divide."""
+        if bn_size is None:
+            return self.world_size
+        if self.images is None:
+            return None
+        try:
+            return ranks_per_group(bn_size, self.images, self.world_size)
+        except ValueError:
+            return None
+
+    def group_sizes(self) -> list[int]:
+        """Return the different numbers of ranks in a BN group."""
+        sizes = [layer.bn_size for layer in self.layers] or [self.bn_size]
+        found = {self.ranks(size) for size in sizes}
+        return sorted(found - {None})
+
+    def layers_of(self, ranks: int) -> list[Layer]:
+        """Return the layers whose groups have this many ranks."""
+        return [e for e in self.layers if self.ranks(e.bn_size) == ranks]
+
+
+def read_training(cfg: Any, world_size: int) -> Training:
+    """Build the config's model and ask it.
+
+    Only rank 0 does, so nothing that goes wrong may keep it from the others.
+
+    Args:
+        cfg (Config): With the images per GPU and the BN size of the run.
+        world_size (int): Its ranks.
+    """
+    training = Training(world_size)
+    try:
+        loader = cfg.get('train_dataloader') or {}
+        training.images = loader.get('batch_size')
+        model = build_model(cfg)
+        training.layers = synced_layers(model, bn_size_of(cfg))
+        training.findings += [
+            *check_batch_norm(model),
+            *check_plan(cfg, model, world_size, None),
+        ]
+    except Exception as error:
+        training.findings.append(
+            failure(
+                'model',
+                f'cannot be built or asked: {reason(error)}',
+                'tools/doctor.py CONFIG says more.',
+            )
+        )
+    return training
+
+
 def synced_layers(
     model: nn.Module, bn_size: int | Literal['layers'] | None = 'layers'
 ) -> list[Layer]:
-    """The layers of a model in training mode that synchronise.
+    """Return the layers of a model in training mode that synchronise.
 
     Args:
         model (nn.Module): The model.
@@ -43,7 +118,11 @@ def synced_layers(
     """
     # mmdet's backbones and their blocks both have it; the blocks are what is
     # computed again.
-    marked = [n for n, m in model.named_modules() if _recomputes(m)]
+    marked = [
+        name
+        for name, module in model.named_modules()
+        if getattr(module, 'with_cp', False) is True
+    ]
     recomputed = [
         name
         for name in marked
@@ -60,14 +139,10 @@ def synced_layers(
     ]
 
 
-def _recomputes(module: nn.Module) -> bool:
-    return getattr(module, 'with_cp', False) is True
-
-
 def step_seconds(
     layers: Sequence[Layer], latencies: dict[int, float]
 ) -> float:
-    """Seconds of an iteration, each layer called once.
+    """Return the seconds of an iteration, each layer called once.
 
     Forward reduces 2C + 1 float64 numbers, backward 2C.
 
@@ -78,17 +153,16 @@ def step_seconds(
     sizes, times = list(latencies), list(latencies.values())
     total = 0.0
     for layer in layers:
-        forward = (2 * layer.features + 1) * _DOUBLE
         backward = 2 * layer.features * _DOUBLE
-        for size, calls in ((forward, layer.forwards), (backward, 1)):
-            total += calls * float(np.interp(size, sizes, times))
-    return total
+        total += layer.forwards * np.interp(backward + _DOUBLE, sizes, times)
+        total += np.interp(backward, sizes, times)
+    return float(total)
 
 
 def describe(
     layers: Sequence[Layer], latencies: dict[int, float], group: str
 ) -> Iterator[Finding]:
-    """The cost in words."""
+    """Tell what an iteration spends."""
     calls = sum(layer.forwards + 1 for layer in layers)
     again = sum(layer.forwards - 1 for layer in layers)
     seconds = step_seconds(layers, latencies)
