@@ -31,7 +31,7 @@ from ..noise import (
     parts_as_json,
     parts_of,
 )
-from ..sync_bn.groups import bn_group, world_size
+from ..sync_bn import bn_group, world_size
 from ..updates import UpdateTrainLoop
 from ..upstream.torch_names import is_low_rank
 from .unit_loss import UnitLossHook

@@ -110,3 +110,11 @@ def _bare(
     optimizer: Optimizer | BaseOptimWrapper | None,
 ) -> Optimizer | None:
     return getattr(optimizer, 'optimizer', optimizer)
+
+
+def accumulation_of(wrapper: OptimWrapper) -> int:
+    """Return how many micro-steps make an update.
+
+    There is no public name for what ``accumulative_counts`` has set.
+    """
+    return wrapper._accumulative_counts

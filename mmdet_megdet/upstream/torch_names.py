@@ -6,10 +6,12 @@ from __future__ import annotations
 import functools
 import sys
 from collections.abc import Callable, Sequence
+from datetime import timedelta
 from types import CodeType
 from typing import TypeVar
 
 import torch
+import torch.distributed as dist
 from torch import Tensor, nn
 
 
@@ -91,3 +93,61 @@ def is_low_rank(model: nn.Module) -> bool:
 
     hooks = getattr(model, '_comm_hooks', ())
     return any(isinstance(state, PowerSGDState) for _, state in hooks)
+
+
+def in_recomputation() -> bool:
+    """Return whether autograd runs backward in this thread.
+
+    A forward in that state is the second of activation checkpointing,
+    reentrant or not: what the first one noted must not be noted again. What
+    ``torch.compile`` traces is no such forward: the compiler recomputes
+    without calling Python.
+    """
+    if torch.compiler.is_compiling():
+        return False
+    return torch._C._current_graph_task_id() != -1
+
+
+def group_timeout(
+    group: dist.ProcessGroup, device: torch.device
+) -> timedelta | None:
+    """Return the timeout of a group's collectives; None if it tells none.
+
+    ``dist.new_group`` does not take it over from the default group.
+
+    Args:
+        group (ProcessGroup): The group.
+        device (torch.device): Where the tensors lie; a group may have
+            another backend for each kind of device.
+    """
+    try:
+        return group._get_backend(device).options._timeout
+    except (RuntimeError, AttributeError):
+        # A group written in Python has no backend; some backends have no
+        # options, or none that tell a timeout.
+        return None
+
+
+def small_nccl_options(
+    most_blocks: int, timeout: timedelta | None
+) -> object | None:
+    """Return NCCL's options for a communicator of little memory.
+
+    Args:
+        most_blocks (int): Thread blocks that a collective may take.
+        timeout (timedelta, optional): That of the group to be made; torch
+            warns if the options have another.
+
+    Returns:
+        object or None: For ``dist.new_group(pg_options=...)``; None where
+        this torch or its NCCL has no such setting.
+    """
+    options = dist.ProcessGroupNCCL.Options()
+    # Builds for an NCCL without communicator settings have none.
+    config = getattr(options, 'config', None)
+    if config is None or not hasattr(config, 'max_ctas'):
+        return None
+    config.max_ctas = most_blocks
+    if timeout is not None:
+        options._timeout = timeout
+    return options

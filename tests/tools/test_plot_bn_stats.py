@@ -14,7 +14,7 @@ import pytest
 from mmengine.config import Config
 from mmengine.runner import Runner
 
-from mmdet_megdet.monitor import Record
+from mmdet_megdet.monitor import JsonLines
 from tests.data.bn_records import NAMES, finding, record, write
 from tests.tools.command import TINY_CONFIG, TOOLS
 
@@ -157,7 +157,7 @@ def test_hook_writes_what_is_read(tmp_path):
     assert [r.iter for r in loaded] == [1, 4, 8]
     assert [(x.name, x.state) for x in loaded[0].layers] == [('norm', 'alone')]
     assert loaded[0].images_per_gpu == 4
-    assert Record(tmp_path).path.name == records.FILE
+    assert JsonLines(tmp_path).path.name == records.FILE
 
 
 BROWSER = next(

@@ -24,6 +24,7 @@ from mmengine.structures import InstanceData
 
 from mmdet_megdet.schedulers import PreciseLinearWarmup
 from mmdet_megdet.upstream.mmengine_names import (
+    accumulation_of,
     annealing_functions,
     count_skipped_update,
     draw_on_every_rank,
@@ -124,3 +125,8 @@ def test_drawing_on_another_rank(tmp_path, monkeypatch, every_rank):
         assert drawn.shape == image.shape
         # The box's edge is red, in OpenCV's order.
         assert drawn[16, 8, 2] > 100
+
+
+def test_accumulation_of():
+    weight = torch.nn.Parameter(torch.zeros(1))
+    assert accumulation_of(OptimWrapper(torch.optim.SGD([weight], 1), 3)) == 3

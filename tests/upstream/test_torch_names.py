@@ -1,19 +1,27 @@
 # Copyright (c) mmdet_megdet contributors. All rights reserved.
 """What the private names of torch are used for still holds."""
 
+from datetime import timedelta
+from types import SimpleNamespace
+from unittest import mock
+
 import pytest
 import torch
+import torch.utils.checkpoint
 from torch._dynamo.utils import counters
 from torch.nn.parallel import DistributedDataParallel
 
 from mmdet_megdet.runtime.comm_hook import register_comm_hook
 from mmdet_megdet.upstream.torch_names import (
     copy_all,
+    group_timeout,
+    in_recomputation,
     inlined_only,
     is_low_rank,
     lerp_all,
     maximum_all,
     outside_graphs,
+    small_nccl_options,
 )
 
 
@@ -73,3 +81,70 @@ def test_gradients_of_low_rank(tmp_path, comm_hook, low_rank):
         assert not is_low_rank(model.module)
     finally:
         torch.distributed.destroy_process_group()
+
+
+def test_a_forward_that_backward_repeats_is_told_from_the_first():
+    told = []
+
+    def note(x):
+        told.append(in_recomputation())
+        return x.sin()
+
+    for use_reentrant in (True, False):
+        x = torch.ones(2, requires_grad=True)
+        y = torch.utils.checkpoint.checkpoint(
+            note, x, use_reentrant=use_reentrant
+        )
+        y.sum().backward()
+    assert told == [False, True] * 2
+
+
+def test_the_timeout_of_a_group(tmp_path):
+    store = torch.distributed.FileStore(str(tmp_path / 'store'), 1)
+    torch.distributed.init_process_group(
+        'gloo', rank=0, world_size=1, store=store, timeout=timedelta(seconds=9)
+    )
+    try:
+        group = torch.distributed.group.WORLD
+        assert group_timeout(group, torch.device('cpu')) == timedelta(
+            seconds=9
+        )
+    finally:
+        torch.distributed.destroy_process_group()
+
+
+@pytest.mark.parametrize(
+    'backend', [{}, dict(options=None), dict(options=SimpleNamespace())]
+)
+def test_backends_that_tell_no_timeout(backend):
+    group = SimpleNamespace(_get_backend=lambda _: SimpleNamespace(**backend))
+    assert group_timeout(group, torch.device('cpu')) is None
+    assert group_timeout(object(), torch.device('cpu')) is None
+
+
+class NCCLOptions:
+    def __init__(self):
+        self.config = SimpleNamespace(max_ctas=None)
+        self._timeout = timedelta(seconds=600)
+
+
+@pytest.mark.parametrize('timeout', [timedelta(seconds=90), None])
+def test_nccl_gets_a_small_communicator(timeout):
+    nccl = SimpleNamespace(Options=NCCLOptions)
+    with mock.patch.object(
+        torch.distributed, 'ProcessGroupNCCL', nccl, create=True
+    ):
+        options = small_nccl_options(2, timeout)
+        assert options.config.max_ctas == 2
+        assert options._timeout == (timeout or timedelta(seconds=600))
+        # Built for an NCCL without such settings.
+        nccl.Options = SimpleNamespace
+        assert small_nccl_options(2, timeout) is None
+
+
+@pytest.mark.skipif(
+    not torch.distributed.is_nccl_available(), reason='a torch without NCCL'
+)
+def test_torch_has_the_settings_of_a_small_communicator():
+    options = small_nccl_options(2, timedelta(seconds=90))
+    assert options.config.max_ctas == 2

@@ -6,16 +6,19 @@ Faults in real training runs: tests/distributed/test_bn_stats_monitor.py.
 
 from __future__ import annotations
 
+import inspect
+
 import numpy as np
 import pytest
 
-from mmdet_megdet.monitor import Numbers, judge
+from mmdet_megdet.hooks import BNStatsMonitorHook
+from mmdet_megdet.monitor import CHECKS, Numbers, Plan, judge
 from mmdet_megdet.monitor.exchange import LAYER, RANK, majority
 from mmdet_megdet.monitor.table import (
     aggregates,
+    batch_plan,
     forward_order,
     layer_rows,
-    plan,
     summary,
 )
 
@@ -59,6 +62,19 @@ def judged(numbers, **options):
 def the_one(numbers, **options):
     (finding,) = judged(numbers, **options)
     return finding
+
+
+def test_the_hooks_docstring_has_every_check():
+    """In the order in which findings of one level stand."""
+    rule, rows = f'{"=" * 17}  {"=" * 7}  {"=" * 42}\n', []
+    _, _, body, _ = inspect.getdoc(BNStatsMonitorHook).split(rule)
+    for line in body.splitlines():
+        name, level, what = line[:17], line[19:26], line[28:]
+        if name.strip():
+            rows.append([name.strip(), level.strip(), what])
+        else:
+            rows[-1][2] += f' {what}'
+    assert rows == [[c.name, c.level, c.what] for c in CHECKS]
 
 
 def test_healthy_numbers_have_no_finding():
@@ -217,7 +233,7 @@ def test_levels_of_what_is_no_error():
         'frozen-affine': ('info', ['n0']),
         'foreign-sync-bn': ('info', ['n2']),
     }
-    states = [row['state'] for row in layer_rows(numbers)]
+    states = [row.state for row in layer_rows(numbers)]
     assert states == ['synced', 'alone', 'synced']
     # Plain layers in eval mode are how detectors are usually fine-tuned.
     numbers.layers['training'][:, 1] = 0
@@ -269,13 +285,10 @@ def test_forward_order_is_that_of_rank_0():
 def test_the_plan_of_a_mixed_model():
     numbers = healthy(kinds=['MegDetSyncBN', 'BatchNorm2d', 'MegDetSyncBN'])
     numbers.layers['bn_size'][:, 0] = 4
-    assert plan(numbers, accumulative_counts=3) == dict(
-        total_batch_size=24,
-        accumulative_counts=3,
-        bn_sizes={'4': 1, 'all': 1},
-    )
+    sizes = {'4': 1, 'all': 1}
+    assert batch_plan(numbers, 3) == Plan(24, 3, bn_sizes=sizes)
     unknown = numbers._replace(images_per_gpu=None)
-    assert plan(unknown, 3)['total_batch_size'] is None
+    assert batch_plan(unknown, 3) == Plan(None, 3, sizes)
 
 
 def test_aggregates_and_summary():
@@ -292,7 +305,7 @@ def test_aggregates_and_summary():
         collective_share=pytest.approx(0.15),
         findings=0,
     )
-    assert rows[0]['var_spread'] == pytest.approx(0.5)
+    assert rows[0].var_spread == pytest.approx(0.5)
     assert summary(7, rows, findings) == (
         'iteration 7: 3 BatchNorm layers, 3 synced; statistics over 4 ranks '
         'in 3; verdict: sound.'
