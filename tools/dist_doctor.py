@@ -26,7 +26,7 @@ from plan import bn_size, positive, positive_number
 
 from mmdet_megdet.cli import add_common_options, load_config, run_tool
 from mmdet_megdet.faults.rank_watch import RankWatch
-from mmdet_megdet.sync_bn.groups import bn_group
+from mmdet_megdet.sync_bn import bn_group
 from mmdet_megdet.text import these_ranks
 
 

@@ -10,7 +10,7 @@ import sys
 import pytest
 
 from mmdet_megdet.demo_data import generate_shapes
-from tests.tools.command import ROOT, TOOLS, environment
+from tests.tools.command import PATIENCE, ROOT, TOOLS, environment
 
 sys.path.insert(0, str(TOOLS))  # as for a script there
 
@@ -94,7 +94,7 @@ def test_a_broken_machine(shapes, tmp_path):
         ),
         capture_output=True,
         text=True,
-        timeout=240,
+        timeout=PATIENCE,
         check=False,
     )
     report = json.loads(done.stdout)

@@ -11,8 +11,7 @@ from typing import NamedTuple
 import torch
 import torch.distributed as dist
 
-from mmdet_megdet.sync_bn import kernels
-from mmdet_megdet.sync_bn.observation import CollectiveTimer
+from mmdet_megdet.sync_bn import CollectiveTimer, kernels
 from mmdet_megdet.text import these_ranks
 
 from .machine import PLAIN_REMEDY
