@@ -118,3 +118,25 @@ def accumulation_of(wrapper: OptimWrapper) -> int:
     There is no public name for what ``accumulative_counts`` has set.
     """
     return wrapper._accumulative_counts
+
+
+def runner_without_model(
+    world_size: int, loader: DataLoader, train_cfg: dict[str, Any]
+) -> Runner:
+    """Return a Runner that has a training loop and nothing else.
+
+    It builds schedulers and scales learning rates as in a training, which
+    ask it for the loop and the number of ranks; without it a schedule can be
+    seen only by training. It wants a ``logger``, and a ``visualizer`` for the
+    data set's metainfo.
+
+    Args:
+        world_size (int): Number of ranks.
+        loader (DataLoader): Of which the length counts.
+        train_cfg (dict): For one of the stock loops.
+    """
+    runner = Runner.__new__(Runner)
+    runner._world_size = world_size
+    runner._train_dataloader = loader
+    runner._train_loop = train_cfg
+    return runner
