@@ -117,11 +117,11 @@ def bn_groups(
     meeting: ranks.Meeting, training: cost.Training
 ) -> Iterator[collectives.Group]:
     """Yield all ranks, then each different BN group; a collective."""
-    everyone = training.world_size
+    everyone = len(meeting.hosts)
     yield collectives.Group(
         'all ranks', list(range(everyone)), dist.group.WORLD
     )
-    for size in training.group_sizes():
+    for size in sorted(training.groups):
         if size not in (1, everyone):
             first = meeting.rank // size * size
             yield collectives.Group(
@@ -156,13 +156,14 @@ def run_checks(
         training = cost.read_training(cfg, world_size)
     elif meeting.rank == 0:
         size = getattr(args, 'bn_size', None)
-        training = cost.Training(world_size, args.images_per_gpu, bn_size=size)
+        found = cost.group_ranks(size, args.images_per_gpu, world_size)
+        training = cost.Training({found or world_size: []})
     training = meeting.from_first(training)
     report.add(training.findings)
     for group in bn_groups(meeting, training):
         report.section(f'Collectives, {group.name}')
         check_group(report, meeting, watch, training, group)
-    alone = training.layers_of(1)
+    alone = training.groups.get(1)
     if alone and world_size > 1:
         text = f'{len(alone)} layers are local and do not communicate'
         report.add([passed('cost of an iteration', text)])
@@ -189,16 +190,16 @@ def check_group(
         report.add(collectives.check_beside_buckets(meeting, group, own))
     watch.at(f'timing all-reduce in {group.name}')
     small = collectives.latencies(meeting, group)
-    large = collectives.bandwidth(meeting, group)
-    report.add(collectives.describe(group, small, *large))
-    layers = training.layers_of(len(group.ranks))
+    size, seconds = collectives.bandwidth(meeting, group)
+    report.add(collectives.describe(group, small, size, seconds))
+    layers = training.groups.get(len(group.ranks), [])
     if layers:
         report.add(cost.describe(layers, small, group.name))
     report.figures[group.name] = dict(
         ranks=len(group.ranks),
         latency_seconds=small,
-        large_bytes=large[0],
-        large_seconds=large[1],
+        large_bytes=size,
+        large_seconds=seconds,
         bn_seconds=cost.step_seconds(layers, small),
     )
 

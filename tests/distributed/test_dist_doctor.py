@@ -34,7 +34,6 @@ sys.path.insert(0, str(TOOLS))  # as for a script there
 
 import dist_doctor
 from checks import collectives, cost, parity, ranks
-from checks.cost import Training, read_training
 from checks.report import FAIL, PASS, WARN
 
 SCRIPT = TOOLS / 'dist_doctor.sh'
@@ -195,9 +194,7 @@ def test_a_rank_that_does_not_come_is_named():
     store = dist.HashStore()
     store.set('0', 'a')
     store.set('here', '0,2')
-    with pytest.raises(
-        LaunchError, match=r'rank 1 of 3 .*0 on a, 2 on'
-    ):
+    with pytest.raises(LaunchError, match=r'rank 1 of 3 .*0 on a, 2 on'):
         ranks._hosts(store, 2, 3, 0.2)
 
 
@@ -339,26 +336,37 @@ def test_groups_and_faults():
     assert text.endswith(' on ranks 0, 1, 2 and 1.0 on rank 3')
 
 
+@pytest.mark.parametrize(
+    ('bn_size', 'images', 'ranks'),
+    [
+        (None, 2, 8),
+        (None, None, 8),
+        (8, 2, 4),
+        (2, 2, 1),
+        (6, 2, None),  # 3 ranks do not divide 8
+        (4, None, None),  # of how many images?
+    ],
+)
+def test_ranks_of_a_group(bn_size, images, ranks):
+    assert cost.group_ranks(bn_size, images, 8) == ranks
+
+
 def test_groups_of_a_training():
-    layers = [cost.Layer(4, 1, 8), cost.Layer(4, 1, None), cost.Layer(4, 1, 2)]
-    training = Training(8, images=2, layers=layers)
-    assert training.group_sizes() == [1, 4, 8]
-    assert training.layers_of(4) == layers[:1]
-    layers.append(cost.Layer(4, 1, 6))  # 3 ranks do not divide 8
-    assert training.group_sizes() == [1, 4, 8]
-    assert Training(8).group_sizes() == [8]
-    assert Training(8, bn_size=4).group_sizes() == []  # of how many images?
-    assert Training(8, images=2, bn_size=4).group_sizes() == [2]
+    cfg = Config.fromfile(TINY_CONFIG)
+    cfg.default_hooks.sync_bn_group = dict(type='SyncBNGroupHook', bn_size=8)
+    training = cost.read_training(cfg, 4)
+    assert training.groups == {2: [cost.Layer(4, 1, 8)]}
+    assert [f.level for f in training.findings] == [PASS, PASS]
 
 
 def test_a_training_that_cannot_be_built():
-    training = read_training(Config(dict(model=dict(type='NoSuch'))), 2)
+    training = cost.read_training(Config(dict(model=dict(type='NoSuch'))), 2)
     ((level, text),) = levels(training.findings)
     assert level == FAIL
     assert "'NoSuch is not in the mmengine::model registry" in text.replace(
         '"', "'"
     )
-    assert training.group_sizes() == [2]
+    assert training.groups == {2: []}
 
 
 def test_who_is_late():

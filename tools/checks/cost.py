@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
@@ -35,45 +34,17 @@ class Layer(NamedTuple):
     bn_size: int | None
 
 
-@dataclass
-class Training:
+class Training(NamedTuple):
     """The part of a training that ranks have to do with each other.
 
     Attributes:
-        world_size (int): Ranks of the run.
-        images (int, optional): Images per GPU, where that is known.
+        groups (dict[int, list[Layer]]): The layers that synchronise, by the
+            ranks of their BN groups.
         findings (list[Finding]): Of the model and the batch plan.
-        layers (list[Layer]): Layers that synchronise.
-        bn_size (int, optional): Images of BatchNorm's statistics where there
-            is no config to ask; None: those of all ranks.
     """
 
-    world_size: int
-    images: int | None = None
-    findings: list[Finding] = field(default_factory=list)
-    layers: list[Layer] = field(default_factory=list)
-    bn_size: int | None = None
-
-    def ranks(self, bn_size: int | None) -> int | None:
-        """Return the ranks of a BN group; None where they don't divide."""
-        if bn_size is None:
-            return self.world_size
-        if self.images is None:
-            return None
-        try:
-            return ranks_per_group(bn_size, self.images, self.world_size)
-        except ValueError:
-            return None
-
-    def group_sizes(self) -> list[int]:
-        """Return the different numbers of ranks in a BN group."""
-        sizes = [layer.bn_size for layer in self.layers] or [self.bn_size]
-        found = {self.ranks(size) for size in sizes}
-        return sorted(found - {None})
-
-    def layers_of(self, ranks: int) -> list[Layer]:
-        """Return the layers whose groups have this many ranks."""
-        return [e for e in self.layers if self.ranks(e.bn_size) == ranks]
+    groups: dict[int, list[Layer]]
+    findings: Sequence[Finding] = ()
 
 
 def read_training(cfg: Any, world_size: int) -> Training:
@@ -85,25 +56,35 @@ def read_training(cfg: Any, world_size: int) -> Training:
         cfg (Config): With the images per GPU and the BN size of the run.
         world_size (int): Its ranks.
     """
-    training = Training(world_size)
     try:
-        loader = cfg.get('train_dataloader') or {}
-        training.images = loader.get('batch_size')
+        images = (cfg.get('train_dataloader') or {}).get('batch_size')
         model = build_model(cfg)
-        training.layers = synced_layers(model, bn_size_of(cfg))
-        training.findings += [
+        findings = [
             *check_batch_norm(model),
             *check_plan(cfg, model, world_size, None),
         ]
+        groups: dict[int, list[Layer]] = {}
+        for layer in synced_layers(model, bn_size_of(cfg)):
+            ranks = group_ranks(layer.bn_size, images, world_size)
+            if ranks is not None:
+                groups.setdefault(ranks, []).append(layer)
     except Exception as error:
-        training.findings.append(
-            failure(
-                'model',
-                f'cannot be built or asked: {reason(error)}',
-                'tools/doctor.py CONFIG says more.',
-            )
-        )
-    return training
+        text = f'cannot be built or asked: {reason(error)}'
+        remedy = 'tools/doctor.py CONFIG says more.'
+        return Training({world_size: []}, [failure('model', text, remedy)])
+    return Training(groups or {world_size: []}, findings)
+
+
+def group_ranks(
+    bn_size: int | None, images: int | None, world_size: int
+) -> int | None:
+    """Return the ranks of a BN group; None where that is not possible."""
+    if bn_size is None:
+        return world_size
+    try:
+        return ranks_per_group(bn_size, images, world_size) if images else None
+    except ValueError:  # the batch plan's line says so
+        return None
 
 
 def synced_layers(

@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -54,16 +53,6 @@ def check_weight(name: str) -> Finding:
             CHECK,
             f'{name}: not checked',
             f'See for yourself whether every node reaches {scheme}://.',
-        )
-    if (
-        _TABLES[scheme] == 'get_torchvision_models'
-        and importlib.util.find_spec('torchvision') is None
-    ):
-        return failure(
-            CHECK,
-            f'{name} needs torchvision, which is not installed',
-            'Install the torchvision that belongs to this torch, or download '
-            'the file elsewhere and give its path in init_cfg.',
         )
     try:
         from mmengine.runner import checkpoint

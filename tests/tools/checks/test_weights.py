@@ -10,7 +10,7 @@ from tests.tools.command import TOOLS
 sys.path.insert(0, str(TOOLS))  # as for a script there
 
 from checks import weights
-from checks.report import FAIL, PASS, WARN
+from checks.report import PASS, WARN
 
 
 def test_weights(tmp_path, monkeypatch):
@@ -47,10 +47,3 @@ def test_weights_of_a_config():
     ]
     (finding,) = weights.check_weights(Config(dict(model=dict())))
     assert finding.level == PASS
-
-
-def test_weights_that_need_torchvision(monkeypatch):
-    monkeypatch.setattr(weights.importlib.util, 'find_spec', lambda name: None)
-    finding = weights.check_weight('torchvision://resnet50')
-    assert finding.level == FAIL
-    assert 'needs torchvision, which is not installed' in finding.text
