@@ -27,34 +27,27 @@ SAME = 1e-9
 
 
 class _Seen(NamedTuple):
-    """What checks look at.
-
-    Attributes:
-        numbers (Numbers): The iteration's.
-        order (list[int]): The layers in forward order.
-        max_collective_share (float): Of an iteration.
-        max_running_var (float): Of any channel.
-    """
+    """What checks look at."""
 
     numbers: Numbers
-    order: list[int]
+    order: list[int]  # the layers in forward order
     max_collective_share: float
     max_running_var: float
 
     def names(self, layers: Sequence[int]) -> list[str]:
         return [self.numbers.names[i] for i in layers]
 
-    def kinds(self, layers: Sequence[int]) -> str:
-        return ' and '.join(sorted({self.numbers.kinds[i] for i in layers}))
-
 
 class _Found(NamedTuple):
     """What a check yields; its level, if it is not the check's usual one."""
 
     layers: Sequence[int]
-    ranks: list[int]
     message: str
+    ranks: Sequence[int] = ()
     level: Level | None = None
+
+
+_Function = Callable[[_Seen], Iterator[_Found]]
 
 
 class Check(NamedTuple):
@@ -71,13 +64,11 @@ class Check(NamedTuple):
     name: str
     level: Level
     what: str
-    function: Callable[[_Seen], Iterator[_Found]]
+    function: _Function
     several_ranks: bool
 
 
 CHECKS: list[Check] = []
-
-_Function = Callable[[_Seen], Iterator[_Found]]
 
 
 def _check(
@@ -111,7 +102,7 @@ def judge(
             check.name,
             found.level or check.level,
             seen.names(found.layers),
-            found.ranks,
+            list(found.ranks),
             found.message,
         )
         for check in CHECKS
@@ -119,6 +110,20 @@ def judge(
         for found in check.function(seen)
     ]
     return sorted(findings, key=lambda finding: LEVELS.index(finding.level))
+
+
+def _about(
+    seen: _Seen, layers: list[int], text: str, level: Level | None = None
+) -> Iterator[_Found]:
+    """Yield one finding of some layers, if there are any."""
+    if layers:
+        kinds = sorted({seen.numbers.kinds[i] for i in layers})
+        text = text.format(
+            layers=count(len(layers), 'layer'),
+            names=some(seen.names(layers)),
+            kinds=' and '.join(kinds),
+        )
+        yield _Found(layers, text, level=level)
 
 
 @_check('non-finite', 'error', 'NaN or Inf, and where it came in first')
@@ -148,10 +153,10 @@ def _non_finite(seen: _Seen) -> Iterator[_Found]:
         )
     yield _Found(
         [layer],
-        ranks,
         f'NaN or Inf, first in {what} on {these_ranks(ranks)}; '
         f'{int(broken.sum())} of {len(seen.order)} layers have it in the '
         f'end. {remedy}',
+        ranks,
     )
 
 
@@ -176,12 +181,12 @@ def _call_order(seen: _Seen) -> Iterator[_Found]:
         layers, what = _called_again(seen, one, other)
     yield _Found(
         layers,
-        odd,
         f'The ranks call synchronised layers in different order: {what}. '
         'Their sums are mixed. Make all ranks call the same layers in '
         'the same order, with an empty batch if need be, or keep '
         'MegDetSyncBN out of parts that a rank may skip; '
         'SyncBNGroupHook(strict=True) stops at the call.',
+        odd,
     )
 
 
@@ -245,7 +250,7 @@ def _together(
             text += f' on {these_ranks(ranks)}'
         if found[0].detail:
             text += f' ({names[0]}: {found[0].detail})'
-        yield _Found(layers, list(ranks), f'{text}. {remedy}')
+        yield _Found(layers, f'{text}. {remedy}', ranks)
 
 
 @_check(
@@ -403,12 +408,12 @@ def _same_data(seen: _Seen) -> Iterator[_Found]:
     every = len(hashes) == 1
     yield _Found(
         [first],
-        alike,
         f'{"All ranks see" if every else "Some ranks see"} the same '
         f'images: the batches of {these_ranks(alike)} have bit for bit '
         f'the same statistics in {seen.numbers.names[first]}, so more ranks '
         'bring nothing new. Look at the sampler: it has to deal '
         'different images to each rank (DefaultSampler does).',
+        alike,
         'error' if every else 'warning',
     )
 
@@ -453,7 +458,7 @@ def _bn_size(seen: _Seen) -> Iterator[_Found]:
             )
         else:
             text += ' Use SyncBNGroupHook, or call resolve_bn_groups again.'
-        yield _Found(layers, [], text)
+        yield _Found(layers, text)
 
 
 @_check(
@@ -486,9 +491,9 @@ def _collective_time(seen: _Seen) -> Iterator[_Found]:
         )
     yield _Found(
         [],
-        [least] if slow else [],
         f"BatchNorm's collectives take {shares.max():.0%} of the iteration "
         f'on rank {int(shares.argmax())} (the limit is {limit:.0%}). {cause}',
+        [least] if slow else [],
     )
 
 
@@ -504,34 +509,27 @@ def _eval_mode(seen: _Seen) -> Iterator[_Found]:
     # Plain layers in eval mode are how detectors are usually fine-tuned.
     levels: list[tuple[bool, Level]] = [(True, 'warning'), (False, 'info')]
     for own, level in levels:
-        layers = [i for i in found if ours[i] == own]
-        if layers:
-            yield _Found(
-                layers,
-                [],
-                f'{count(len(layers), "layer")} in eval mode while the model '
-                'trains: no synchronisation, running statistics stay as they '
-                f'are: {some(seen.names(layers))}. Set norm_eval=False and '
-                'frozen_stages=-1 in the backbone, unless they are frozen on '
-                'purpose.',
-                level,
-            )
+        yield from _about(
+            seen,
+            [i for i in found if ours[i] == own],
+            '{layers} in eval mode while the model trains: no '
+            'synchronisation, running statistics stay as they are: {names}. '
+            'Set norm_eval=False and frozen_stages=-1 in the backbone, unless '
+            'they are frozen on purpose.',
+            level,
+        )
 
 
 @_check('frozen-affine', 'info', 'weight and bias are not trained')
 def _frozen_affine(seen: _Seen) -> Iterator[_Found]:
     rows = seen.numbers.layers[0]
-    layers = [
-        i for i in seen.order if rows['training'][i] and not rows['trained'][i]
-    ]
-    if layers:
-        yield _Found(
-            layers,
-            [],
-            f'weight and bias of {count(len(layers), "layer")} are not '
-            'trained (requires_grad=False); the statistics are: '
-            f'{some(seen.names(layers))}.',
-        )
+    frozen = (rows['training'] > 0) & (rows['trained'] == 0)
+    yield from _about(
+        seen,
+        [i for i in seen.order if frozen[i]],
+        'weight and bias of {layers} are not trained (requires_grad=False); '
+        'the statistics are: {names}.',
+    )
 
 
 def _others_in_training(seen: _Seen, synchronise: bool) -> list[int]:
@@ -548,15 +546,12 @@ def _others_in_training(seen: _Seen, synchronise: bool) -> list[int]:
 
 @_check('foreign-sync-bn', 'info', "another library's synchronised BatchNorm")
 def _foreign_sync_bn(seen: _Seen) -> Iterator[_Found]:
-    layers = _others_in_training(seen, synchronise=True)
-    if layers:
-        yield _Found(
-            layers,
-            [],
-            f'{count(len(layers), "layer")} of {seen.kinds(layers)} '
-            'synchronise in their own way: only their buffers and inputs '
-            f'are looked at: {some(seen.names(layers))}.',
-        )
+    yield from _about(
+        seen,
+        _others_in_training(seen, synchronise=True),
+        '{layers} of {kinds} synchronise in their own way: only their buffers '
+        'and inputs are looked at: {names}.',
+    )
 
 
 @_check(
@@ -565,22 +560,19 @@ def _foreign_sync_bn(seen: _Seen) -> Iterator[_Found]:
     'layers that each rank keeps to itself; info in one process',
 )
 def _plain_batch_norm(seen: _Seen) -> Iterator[_Found]:
-    layers = _others_in_training(seen, synchronise=False)
-    if not layers:
-        return
-    several = seen.numbers.world_size > 1
     text = (
-        f'{count(len(layers), "layer")} of {seen.kinds(layers)}: each rank '
-        'normalises by its own batch and keeps running statistics of its '
-        f'own: {some(seen.names(layers))}.'
+        '{layers} of {kinds}: each rank normalises by its own batch and keeps '
+        'running statistics of its own: {names}.'
     )
+    several = seen.numbers.world_size > 1
     if several:
         text += (
             " Use norm_cfg=dict(type='MegDetSyncBN'), or "
             "model_wrapper_cfg=dict(type='MegDetDistributedDataParallel',"
             ' convert_bn=[...]) with the parts that all ranks call.'
         )
-    yield _Found(layers, [], text, 'warning' if several else 'info')
+    layers = _others_in_training(seen, synchronise=False)
+    yield from _about(seen, layers, text, 'warning' if several else 'info')
 
 
 @_check('dead-channels', 'warning', 'channels that are constant on all ranks')
@@ -601,7 +593,6 @@ def _dead_channels(seen: _Seen) -> Iterator[_Found]:
     if layers:
         yield _Found(
             layers,
-            [],
             'Channels are constant over the whole batch, so they carry '
             f'nothing and get no gradient ({some(texts)}). Usually a weight '
             'that is zero, a ReLU before that never opens, or an input that '
@@ -620,23 +611,18 @@ def _running_var(seen: _Seen) -> Iterator[_Found]:
     rank = int(by_rank['running_var_max'][:, worst].argmax())
     yield _Found(
         layers,
-        [] if seen.numbers.ours[worst] else [rank],
         f'running_var is above {limit:g} in {count(len(layers), "layer")}: '
         f'{some(seen.names(layers))}; at most {largest[worst]:.3g}, '
         f'in {seen.numbers.names[worst]}. Activations explode: lower the '
         'learning rate, lengthen the warm-up, or clip gradients.',
+        [] if seen.numbers.ours[worst] else [rank],
     )
 
 
 @_check('not-called', 'info', 'layers that no rank calls')
 def _not_called(seen: _Seen) -> Iterator[_Found]:
-    layers = [
-        i for i in seen.order if layer_state(seen.numbers, i) == 'uncalled'
-    ]
-    if layers:
-        yield _Found(
-            layers,
-            [],
-            f'{count(len(layers), "layer")} not called in this iteration: '
-            f'{some(seen.names(layers))}.',
-        )
+    yield from _about(
+        seen,
+        [i for i in seen.order if layer_state(seen.numbers, i) == 'uncalled'],
+        '{layers} not called in this iteration: {names}.',
+    )

@@ -14,6 +14,7 @@ from torch import nn
 from mmdet_megdet.sync_bn import (
     MegDetSyncBN,
     bn_group,
+    group_timeout,
     pool_running_stats,
     resolve_bn_groups,
 )
@@ -86,8 +87,7 @@ def group_facts(rank, world_size):
             copied, groups, strict=True
         )],
         timeouts={
-            g._get_backend(device).options._timeout
-            for g in groups if g is not None
+            group_timeout(g, device) for g in groups if g is not None
         },
         default=any(g is dist.group.WORLD for g in groups),
     )  # fmt: skip
@@ -118,7 +118,7 @@ def errors(rank, world_size):
     ):
         try:
             call()
-        except (RuntimeError, ValueError) as error:
+        except ValueError as error:
             messages.append(str(error))
     layer.eval()(x)
     return messages

@@ -104,7 +104,9 @@ def layout_and_pooling(rank, world_size):
     resolve_bn_groups(layer, 4)
     layer(torch.full((4, 3, 2, 2), float(rank // 8)))
     alone = layer.running_mean.clone()
-    members = dist.get_process_group_ranks(bn_group(layer.ranks_per_group, alone.device))
+    members = dist.get_process_group_ranks(
+        bn_group(layer.ranks_per_group, alone.device)
+    )
     pool_running_stats(layer)
     return members, alone, layer.running_mean, layer.running_var
 
