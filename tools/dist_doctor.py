@@ -26,6 +26,7 @@ from plan import bn_size, positive, positive_number
 
 from mmdet_megdet.cli import add_common_options, load_config, run_tool
 from mmdet_megdet.faults.rank_watch import RankWatch
+from mmdet_megdet.recipe.plan import group_ranks
 from mmdet_megdet.sync_bn import bn_group
 from mmdet_megdet.text import these_ranks
 
@@ -155,8 +156,8 @@ def run_checks(
     if meeting.rank == 0 and cfg is not None:
         training = cost.read_training(cfg, world_size)
     elif meeting.rank == 0:
-        size = getattr(args, 'bn_size', None)
-        found = cost.group_ranks(size, args.images_per_gpu, world_size)
+        size, images = getattr(args, 'bn_size', None), args.images_per_gpu
+        found = group_ranks(size, images, world_size)
         training = cost.Training({found or world_size: []})
     training = meeting.from_first(training)
     report.add(training.findings)

@@ -336,21 +336,6 @@ def test_groups_and_faults():
     assert text.endswith(' on ranks 0, 1, 2 and 1.0 on rank 3')
 
 
-@pytest.mark.parametrize(
-    ('bn_size', 'images', 'ranks'),
-    [
-        (None, 2, 8),
-        (None, None, 8),
-        (8, 2, 4),
-        (2, 2, 1),
-        (6, 2, None),  # 3 ranks do not divide 8
-        (4, None, None),  # of how many images?
-    ],
-)
-def test_ranks_of_a_group(bn_size, images, ranks):
-    assert cost.group_ranks(bn_size, images, 8) == ranks
-
-
 def test_groups_of_a_training():
     cfg = Config.fromfile(TINY_CONFIG)
     cfg.default_hooks.sync_bn_group = dict(type='SyncBNGroupHook', bn_size=8)

@@ -146,9 +146,3 @@ def test_many_ranks_and_other_hardware_after_a_resume(tmp_path):
     # Rank 15 was not there at first.
     assert np.isnan(time.get_lines()[15].get_ydata()).tolist() == [True, False]
     close(figure)
-
-
-def test_repeated_iterations_replace_the_earlier_ones(tmp_path):
-    loaded = read(tmp_path, [*RUN, record(200, NAMES[:1])])
-    assert [r.iter for r in loaded] == [100, 200]
-    assert len(loaded[1].layers) == 1

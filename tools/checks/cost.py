@@ -9,7 +9,7 @@ from typing import Any, Literal, NamedTuple
 import numpy as np
 from torch import nn
 
-from mmdet_megdet.recipe import ranks_per_group
+from mmdet_megdet.recipe.plan import group_ranks
 from mmdet_megdet.sync_bn import MegDetSyncBN
 
 from .model import bn_size_of, build_model, check_batch_norm
@@ -57,7 +57,7 @@ def read_training(cfg: Any, world_size: int) -> Training:
         world_size (int): Its ranks.
     """
     try:
-        images = (cfg.get('train_dataloader') or {}).get('batch_size')
+        images = (cfg.get('train_dataloader') or {}).get('batch_size', 1)
         model = build_model(cfg)
         findings = [
             *check_batch_norm(model),
@@ -73,18 +73,6 @@ def read_training(cfg: Any, world_size: int) -> Training:
         remedy = 'tools/doctor.py CONFIG says more.'
         return Training({world_size: []}, [failure('model', text, remedy)])
     return Training(groups or {world_size: []}, findings)
-
-
-def group_ranks(
-    bn_size: int | None, images: int | None, world_size: int
-) -> int | None:
-    """Return the ranks of a BN group; None where that is not possible."""
-    if bn_size is None:
-        return world_size
-    try:
-        return ranks_per_group(bn_size, images, world_size) if images else None
-    except ValueError:  # the batch plan's line says so
-        return None
 
 
 def synced_layers(
