@@ -14,7 +14,7 @@ from pathlib import Path
 
 from .report import Finding, broken, failure, passed, reason, warning
 
-# Ranges by which setup.py asks for them. (mmdet's own limits follow from its
+# Ranges of the extra openmmlab. (mmdet's own limits follow from its
 # import, which raises.)
 RANGES = {
     'torch': '>=2.6',
