@@ -177,3 +177,25 @@ def load_as_torch_does() -> None:
     """
     if hasattr(checkpoint, '_safe_torch_load'):
         checkpoint._safe_torch_load = torch.load
+
+
+def runner_without_model(
+    world_size: int, loader: DataLoader, train_cfg: dict[str, Any]
+) -> Runner:
+    """Return a Runner that has a training loop and nothing else.
+
+    It builds schedulers and scales learning rates as in a training, which
+    ask it for the loop and the number of ranks; without it a schedule can be
+    seen only by training. It wants a ``logger``, and a ``visualizer`` for the
+    data set's metainfo.
+
+    Args:
+        world_size (int): Number of ranks.
+        loader (DataLoader): Of which the length counts.
+        train_cfg (dict): For one of the stock loops.
+    """
+    runner = Runner.__new__(Runner)
+    runner._world_size = world_size
+    runner._train_dataloader = loader
+    runner._train_loop = train_cfg
+    return runner

@@ -185,3 +185,26 @@ def test_steps_are_counted_from_the_latest_scheduler_on():
 def test_accumulation_of():
     weight = torch.nn.Parameter(torch.zeros(1))
     assert accumulation_of(OptimWrapper(torch.optim.SGD([weight], 1), 3)) == 3
+
+
+def test_a_runner_without_model_builds_schedulers():
+    from mmdet_megdet.upstream.mmengine_names import runner_without_model
+
+    batches = torch.utils.data.DataLoader([0] * 6, batch_size=2)
+    runner = runner_without_model(
+        8, batches, dict(by_epoch=True, max_epochs=4)
+    )
+    runner.visualizer = SimpleNamespace()
+    runner.logger = SimpleNamespace(info=print, debug=print)
+    weight = torch.nn.Parameter(torch.zeros(1))
+    wrapper = OptimWrapper(torch.optim.SGD([weight], lr=0.1))
+    runner.param_schedulers = []
+    assert runner.max_iters == 12  # which builds the loop
+    # By the number of ranks and the batch.
+    runner.scale_lr(wrapper, dict(enable=True, base_batch_size=4))
+    assert wrapper.get_lr()['lr'] == [pytest.approx(0.4)]
+    runner.optim_wrapper = wrapper
+    (scheduler,) = runner.build_param_scheduler(
+        [dict(type='MultiStepLR', milestones=[2])]
+    )
+    assert scheduler.end == 4  # the loop's epochs
