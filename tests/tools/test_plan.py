@@ -1,7 +1,6 @@
 # Copyright (c) mmdet_megdet contributors. All rights reserved.
 from __future__ import annotations
 
-import os
 import subprocess
 import sys
 
@@ -25,7 +24,10 @@ warm-up         1000 updates                 1000 updates
 
 def plan(*arguments):
     """Exit status and output."""
-    result = run(TOOLS / 'plan.py', *map(str, arguments))
+    words = [str(word) for word in arguments]
+    # A fresh one needs no torch, unless there is a config to read.
+    cold = not any(word.endswith('.py') for word in words)
+    result = run(TOOLS / 'plan.py', *words, cold=cold)
     assert 'Traceback' not in result.stdout
     return result.returncode, result.stdout
 
@@ -129,16 +131,6 @@ def test_torch_is_not_imported():
     )
     command = [sys.executable, '-c', script, TOOLS / 'plan.py', '8x4']
     subprocess.run(command, check=True)
-
-
-def test_it_takes_no_time():
-    """0.06 s of CPU time where importing torch alone takes over a second."""
-    before = os.times()
-    assert plan('8x4', '6x4')[0] == 1
-    after = os.times()
-    spent = after.children_user - before.children_user
-    spent += after.children_system - before.children_system
-    assert spent < 0.2
 
 
 def test_images_of_a_config(tmp_path):
