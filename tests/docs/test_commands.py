@@ -78,7 +78,7 @@ ELSEWHERE = {
     r'(PYTHONPATH=\S+ )?mim (train|test|search) mmdet_megdet .*': (
         f'{PACKAGING}::test_mim'
     ),
-    r'python -m mmdet_megdet\.datasets\.shapes [\w/]+': (
+    r'python -m mmdet_megdet\.demo_data [\w/]+': (
         'datasets/test_shapes.py::test_module_runs_without_warnings'
     ),
     r'(COCO_ROOT=\S+ )?tools/dist_train\.sh \S+256bs\.py 8( --resume)?': (
@@ -121,7 +121,7 @@ ELSEWHERE = {
         'docs/test_walkthrough.py::test_analyze_results_sorts_images'
     ),
     r'python tools/analysis/plot_log\.py \S+': (
-        'tools/test_plot_log.py::test_command_writes_a_image'
+        'tools/test_plot_log.py::test_command_writes_a_figure'
     ),
     r'python tools/analysis/plot_bn_stats\.py \S+': (
         'tools/test_plot_bn_stats.py::test_hook_writes_what_is_read'

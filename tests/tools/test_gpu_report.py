@@ -10,7 +10,7 @@ from tests.tools.command import TOOLS, environment
 SCRIPT = TOOLS / 'benchmark' / 'gpu_report.sh'
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_all_parts_on_a_cpu(tmp_path):
     out = tmp_path / 'report.md'
     done = subprocess.run(

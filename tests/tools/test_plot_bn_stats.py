@@ -131,6 +131,7 @@ performance.getEntriesByType('resource').map(entry => entry.name)
 ]) + ';'))</script>"""
 
 
+@pytest.mark.nightly
 @pytest.mark.skipif(BROWSER is None, reason='needs chromium')
 def test_report_in_a_browser(tmp_path):
     assert plot(write(tmp_path, RUN)) == 0
@@ -153,7 +154,6 @@ def test_report_in_a_browser(tmp_path):
         ],
         capture_output=True,
         text=True,
-        timeout=100,
         check=True,
     )
     assert ':CONSOLE' not in done.stderr
