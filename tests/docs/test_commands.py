@@ -145,9 +145,6 @@ ELSEWHERE = {
     r'python tools/benchmark/bench_monitor\.py --out \S+': (
         'tools/test_bench_monitor.py::test_bench_monitor'
     ),
-    r'python tools/benchmark/soak\.py --minutes 10 --faults 20 --out \S+': (
-        'tools/test_soak.py::test_a_kill_leaves_no_difference'
-    ),
     r'python tools/doctor\.py( \S+)*': (
         'tools/test_doctor.py::test_a_healthy_machine'
     ),
