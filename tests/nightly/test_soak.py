@@ -14,24 +14,20 @@ import psutil
 import pytest
 import torch
 
-from tests.distributed.faults import (
-    Run,
-    assert_same_end,
-    diary,
-    send,
-)
+import mmdet_megdet  # noqa: F401  (checkpoints load safely)
+from tests.distributed.faults import Run, assert_same_end, diary, send
 
 pytestmark = [pytest.mark.nightly, pytest.mark.slow]
 
-UPDATES = 1500  # in three epochs
-FAULTS = 6
+UPDATES = 900  # in three epochs
+FAULTS = 5
 SETTINGS = dict(
     train_dataloader__dataset__length=16 * UPDATES // 3,
     default_hooks__logger__interval=50,
 )
 MIB = 1 << 20
-# Rank 0 writes checkpoints, and grows with the first of them.
-MOST_GROWTH, MOST_NEW_FILES = 32 * MIB, 8
+# Rank 0 writes checkpoints, and grows with the first of them (2 MiB here).
+MOST_GROWTH, MOST_NEW_FILES = 16 * MIB, 8
 
 
 def updates_made(work_dir) -> int:
@@ -96,7 +92,7 @@ def test_random_faults_leave_no_difference(undisturbed, tmp_path):
     assert last.statuses == [0, 0], last.logs
     assert_same_end(work_dir, undisturbed[0])
     ours, expected = (
-        torch.load(folder / 'epoch_3.pth', weights_only=False)
+        torch.load(folder / 'epoch_3.pth')
         for folder in (work_dir, undisturbed[0])
     )
     assert ours['param_schedulers'] == expected['param_schedulers']

@@ -14,6 +14,8 @@ from mmdet_megdet.upstream.torch_names import (
     lerp_all,
     maximum_all,
     outside_graphs,
+    recorded_operations,
+    synchronised_batch_norm,
 )
 
 
@@ -73,3 +75,31 @@ def test_gradients_of_low_rank(tmp_path, comm_hook, low_rank):
         assert not is_low_rank(model.module)
     finally:
         torch.distributed.destroy_process_group()
+
+
+def test_synchronised_batch_norm_is_that_of_gpus(tmp_path):
+    store = torch.distributed.FileStore(str(tmp_path / 'store'), 1)
+    torch.distributed.init_process_group(
+        'gloo', rank=0, world_size=1, store=store
+    )
+    try:
+        # It comes as far as the kernels, which CPUs do not have.
+        with pytest.raises(NotImplementedError, match='batch_norm_stats'):
+            synchronised_batch_norm(
+                torch.nn.SyncBatchNorm(2), torch.randn(2, 2, 1, 1)
+            )
+    finally:
+        torch.distributed.destroy_process_group()
+
+
+def test_operations_are_recorded_with_what_they_read_and_write():
+    x, y, z = torch.ones(3, 2)
+    with recorded_operations() as operations:
+        torch.add(x, y, out=z)
+        x.mul_(2)
+    (add, added, summed), (times, factors, products) = operations
+    assert (add, times) == ('add', 'mul_')
+    assert [id(t) for t in added] == [id(x), id(y)]
+    assert {id(t) for t in summed} == {id(z)}
+    assert [id(t) for t in factors] == [id(x)]
+    assert {id(t) for t in products} == {id(x)}
