@@ -32,20 +32,10 @@ from pathlib import Path
 from statistics import fmean, stdev
 from typing import Any
 
+import narrow_detector as narrow
 from measuring import markdown, parser_of, positive
 from mmdet.utils import register_all_modules
 from mmengine.config import Config
-from narrow_detector import (
-    COMMON,
-    CONFIGS,
-    METRICS,
-    SHAPES,
-    Results,
-    add_options,
-    average_precisions,
-    check_no_gpu,
-    prepare_images,
-)
 
 from mmdet_megdet.cli import build_runner
 from mmdet_megdet.errors import NonFiniteLossError
@@ -71,7 +61,7 @@ def config(
     args: argparse.Namespace, seed: int, batch: int, rule: str, lr: float
 ) -> Config:
     """Return the config of a run."""
-    cfg = Config.fromfile(CONFIGS / 'shapes_r18_fpn.py')
+    cfg = Config.fromfile(narrow.CONFIGS / 'shapes_r18_fpn.py')
     epochs, per_epoch = args.epochs, args.images[0] // batch
     name = f'{batch}_{rule.replace(" ", "_")}_{lr:.4g}_{seed}'
     settings = {
@@ -100,7 +90,7 @@ def config(
         settings['default_hooks.module_variance'] = dict(
             type='ModuleVarianceHook'
         )
-    cfg.merge_from_dict(COMMON | SHAPES | settings)
+    cfg.merge_from_dict(narrow.COMMON | narrow.SHAPES | settings)
     return cfg
 
 
@@ -113,13 +103,13 @@ def train(cfg: Config) -> dict[str, Any]:
     """Make a run; one that diverges has an AP of None."""
     began = time.monotonic()
     runner = build_runner(cfg)
-    result: dict[str, Any] = dict.fromkeys(METRICS)
+    result: dict[str, Any] = dict.fromkeys(narrow.METRICS)
     try:
         runner.train()
     except NonFiniteLossError as error:
         result['diverged'] = str(error)
     else:
-        result |= average_precisions(runner)
+        result |= narrow.average_precisions(runner)
     for hook in runner.hooks:
         if isinstance(hook, ModuleVarianceHook):
             result['factors'] = hook.factors
@@ -141,7 +131,7 @@ def measured(folder: Path, epochs: int) -> dict[str, NoiseScale]:
     }
 
 
-class Runs(Results):
+class Runs(narrow.Results):
     """The runs that there are, and those that are to be made.
 
     Args:
@@ -232,9 +222,9 @@ def parse_args(argv: Sequence[str] | None = None) -> argparse.Namespace:
     """Read the command line."""
     parser = parser_of(__doc__)
     parser.add_argument('--epochs', type=positive, default=8, help='of a run')
-    add_options(parser, (1024, 160), 'work_dirs/batch_advice')
+    narrow.add_options(parser, (1024, 160), 'work_dirs/batch_advice')
     args = parser.parse_args(argv)
-    check_no_gpu(parser)
+    narrow.check_no_gpu(parser)
     if args.images[0] % max(BATCHES):
         parser.error(
             f'{args.images[0]} training images are no whole number of '
@@ -246,7 +236,7 @@ def parse_args(argv: Sequence[str] | None = None) -> argparse.Namespace:
 def main(argv: Sequence[str] | None = None) -> None:
     """Make the runs that are missing and print the table of all."""
     args = parse_args(argv)
-    prepare_images(args)
+    narrow.prepare_images(args)
     register_all_modules(init_default_scope=False)
     runs = Runs(args)
     for seed in args.seeds:

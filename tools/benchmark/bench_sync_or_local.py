@@ -34,22 +34,12 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any
 
+import narrow_detector as narrow
 import torch
 from measuring import markdown, parser_of, positive, run_ranks
 from mmdet.utils import register_all_modules
 from mmengine.config import Config
 from mmengine.dist import get_rank
-from narrow_detector import (
-    COMMON,
-    CONFIGS,
-    METRICS,
-    SHAPES,
-    Results,
-    add_options,
-    average_precisions,
-    check_no_gpu,
-    prepare_images,
-)
 
 from mmdet_megdet.cli import build_runner
 
@@ -57,7 +47,7 @@ BCCD_SIZE = (192, 144)
 BCCD_IMAGES = 200
 EPOCHS = {'shapes': 8, 'bccd': 5}
 OVERRIDES = {
-    'shapes': SHAPES,
+    'shapes': narrow.SHAPES,
     'bccd': {
         'train_dataloader.dataset.pipeline.2.scale': BCCD_SIZE,
         'val_dataloader.dataset.pipeline.1.scale': BCCD_SIZE,
@@ -77,7 +67,7 @@ def config(
     spread, bn_size = ARMS[arm]
     ranks = args.ranks if spread else 1
     epochs = args.epochs or EPOCHS[data]
-    cfg = Config.fromfile(CONFIGS / f'{data}_r18_fpn.py')
+    cfg = Config.fromfile(narrow.CONFIGS / f'{data}_r18_fpn.py')
     settings = {
         'launcher': 'pytorch',
         'work_dir': str(args.out / data / arm / f'seed{seed}'),
@@ -90,7 +80,7 @@ def config(
         'param_scheduler.1.end': epochs,
         'param_scheduler.1.milestones': [max(1, round(0.75 * epochs))],
     }
-    cfg.merge_from_dict(COMMON | OVERRIDES[data] | settings)
+    cfg.merge_from_dict(narrow.COMMON | OVERRIDES[data] | settings)
     return ranks, cfg
 
 
@@ -112,7 +102,7 @@ def train(device: torch.device, cfg: Config) -> dict[str, float]:
         os.dup2(log.fileno(), 2)
     runner = build_runner(cfg)
     runner.train()
-    return average_precisions(runner)
+    return narrow.average_precisions(runner)
 
 
 def table(results: Sequence[dict[str, Any]]) -> str:
@@ -128,7 +118,7 @@ def table(results: Sequence[dict[str, Any]]) -> str:
                 arms.setdefault(run['arm'], {})[run['seed']] = run
         synced, local = arms.get('synced', {}), arms.get('local', {})
         gains = {
-            seed: {m: synced[seed][m] - local[seed][m] for m in METRICS}
+            seed: {m: synced[seed][m] - local[seed][m] for m in narrow.METRICS}
             for seed in synced
             if seed in local
         }
@@ -137,7 +127,7 @@ def table(results: Sequence[dict[str, Any]]) -> str:
         for arm, runs in arms.items():
             show = ('{:+.3f}' if arm == 'synced - local' else '{:.3f}').format
             row = {'data': data, 'arm': arm}
-            for metric in METRICS:
+            for metric in narrow.METRICS:
                 values = [run[metric] for run in runs.values()]
                 seeds = ', '.join(map(show, values))
                 row[metric] = f'{show(fmean(values))} ({seeds})'
@@ -154,9 +144,9 @@ def parse_args(argv: Sequence[str] | None = None) -> argparse.Namespace:
     add('--ranks', type=positive, default=8, help='and images an update')
     lengths = ', '.join(f'{n} of {data}' for data, n in EPOCHS.items())
     add('--epochs', type=positive, help=f'instead of {lengths}')
-    add_options(parser, (320, 160), 'work_dirs/sync_or_local')
+    narrow.add_options(parser, (320, 160), 'work_dirs/sync_or_local')
     args = parser.parse_args(argv)
-    check_no_gpu(parser)
+    narrow.check_no_gpu(parser)
     images = dict(shapes=args.images[0], bccd=BCCD_IMAGES)
     for data in args.data:
         if images[data] % args.ranks:
@@ -179,10 +169,10 @@ def main(argv: Sequence[str] | None = None) -> None:
     """Make the runs that are missing, and print the table after each."""
     args = parse_args(argv)
     if 'shapes' in args.data:
-        prepare_images(args)
+        narrow.prepare_images(args)
     # Before the ranks are forked, so that they need not import it.
     register_all_modules(init_default_scope=False)
-    finished, results = Results(args.out), []
+    finished, results = narrow.Results(args.out), []
     # Seed by seed: whatever is interrupted has about as many runs of all.
     for seed, data, arm in product(args.seeds, args.data, args.arms):
         facts = dict(data=data, arm=arm, seed=seed, ranks=args.ranks)

@@ -12,6 +12,8 @@ from torch import Tensor, nn
 from torch.autograd import Function
 
 from mmdet_megdet.sync_bn import MegDetSyncBN
+from mmdet_megdet.sync_bn.function import SyncBatchNormFunction
+from mmdet_megdet.sync_bn.moments import Running
 from mmdet_megdet.upstream.torch_names import synchronised_batch_norm
 
 
@@ -22,11 +24,17 @@ class OneRankMegDetSyncBN(MegDetSyncBN):
     synchronised path costs beyond communication could not be seen.
     """
 
-    def _synchronises(self) -> bool:
-        return True
-
-    def _group(self, device: torch.device) -> dist.ProcessGroup:
-        return dist.group.WORLD
+    def forward(self, input: Tensor) -> Tensor:
+        """Normalise ``input`` of shape (N, C, H, W)."""
+        running = Running(
+            self.running_mean,
+            self.running_var,
+            self.num_batches_tracked,
+            self.momentum,
+        )
+        return SyncBatchNormFunction.apply(
+            input, self.weight, self.bias, self.eps, running, dist.group.WORLD
+        )
 
 
 class AllReduce(Function):
