@@ -75,8 +75,8 @@ ELSEWHERE = {
     r'(PYTHONPATH=\S+ )?mim (train|test|search) mmdet_megdet .*': (
         f'{PACKAGING}::test_mim'
     ),
-    r'python -m mmdet_megdet\.datasets\.shapes [\w/]+': (
-        'datasets/test_shapes.py::test_module_runs_without_warnings'
+    r'python -m mmdet_megdet\.demo_data [\w/]+': (
+        'test_demo_data.py::test_module_runs_without_warnings'
     ),
     r'(COCO_ROOT=\S+ )?tools/dist_train\.sh \S+256bs\.py 8( --resume)?': (
         'distributed/test_recipe.py::test_recipe_on_eight_ranks'
