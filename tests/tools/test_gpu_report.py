@@ -5,7 +5,7 @@ import subprocess
 
 import pytest
 
-from tests.tools.command import TOOLS, environment
+from tests.tools.command import ROOT, TOOLS, environment
 
 SCRIPT = TOOLS / 'benchmark' / 'gpu_report.sh'
 
@@ -18,6 +18,7 @@ def test_all_parts_on_a_cpu(tmp_path):
             *(SCRIPT, '--device', 'cpu', '--shapes', '1,8,6,7'),
             *('--repeats', '1', '--steps', '1', '--images', '1'),
             *('--size', '64', '64', '--out', out),
+            *('--config', ROOT / 'configs' / 'megdet' / 'bccd_r18_fpn.py'),
         ],
         env=environment(MEGDET_REPORT_ON_CPU='1'),
         capture_output=True,

@@ -48,6 +48,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     add = parser.add_argument
     add('--device', choices=('cuda', 'cpu'), default='cuda', help='where')
     add('--shapes', nargs='+', default=[], metavar='N,C,H,W', help='inputs')
+    add('--config', default=str(RECIPE), help='whose detector is trained')
     add('--repeats', type=positive, default=10, help='samples of each layer')
     add('--images', type=positive, default=4, help='of the training step')
     add('--size', nargs=2, type=positive, metavar=('W', 'H'), help='of them')
@@ -93,7 +94,7 @@ def training_steps(args: Namespace, common: list[str]) -> None:
     if args.device == 'cpu':
         # The interpreter would take hours.
         os.environ[VARIABLE] = 'plain'
-    options = [*common, '--world-size', '1', '--config', str(RECIPE)]
+    options = [*common, '--world-size', '1', '--config', args.config]
     options += ['--images', str(args.images), '--steps', str(args.steps)]
     options += ['--size', *map(str, args.size)]
     bench_train_step.main(options)
