@@ -5,10 +5,11 @@ from __future__ import annotations
 
 import functools
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from datetime import timedelta
 from types import CodeType
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import torch
 import torch.distributed as dist
@@ -171,3 +172,78 @@ def small_nccl_options(
     if timeout is not None:
         options._timeout = timeout
     return options
+
+
+def synchronised_batch_norm(layer: nn.SyncBatchNorm, x: Tensor) -> Tensor:
+    """Normalise as ``nn.SyncBatchNorm`` does among several ranks, on a GPU.
+
+    The layer itself leaves a group of one rank to ``F.batch_norm``; without
+    this a benchmark on one GPU cannot tell what its synchronised path costs.
+    """
+    from torch.nn.modules._functions import SyncBatchNorm
+
+    return SyncBatchNorm.apply(
+        x,
+        layer.weight,
+        layer.bias,
+        layer.running_mean,
+        layer.running_var,
+        layer.eps,
+        layer.momentum,
+        torch.distributed.group.WORLD,
+        torch.distributed.get_world_size(),
+    )
+
+
+class Operation(NamedTuple):
+    """One operation that PyTorch dispatched.
+
+    Attributes:
+        name (str): Such as 'add' or 'copy_'.
+        reads (list[Tensor]): What it takes.
+        writes (list[Tensor]): What it returns, or changes in place.
+    """
+
+    name: str
+    reads: list[Tensor]
+    writes: list[Tensor]
+
+
+@contextmanager
+def recorded_operations() -> Iterator[list[Operation]]:
+    """Record what PyTorch dispatches, with what it reads and writes.
+
+    Without it nobody can count the passes over the data that plain operations
+    make. What is only overwritten counts as read too, except for ``out=``.
+    """
+    from torch.utils._python_dispatch import TorchDispatchMode
+
+    operations: list[Operation] = []
+
+    class Recorder(TorchDispatchMode):
+        def __torch_dispatch__(
+            self, func: Any, types: Any, args: Any = (), kwargs: Any = None
+        ) -> Any:
+            out = func(*args, **(kwargs or {}))
+            schema = func._schema
+            names = [argument.name for argument in schema.arguments]
+            given = {**dict(zip(names, args, strict=False)), **(kwargs or {})}
+            reads, writes = [], _tensors(out)
+            for argument in schema.arguments:
+                values = _tensors(given.get(argument.name))
+                alias = argument.alias_info
+                if alias is not None and alias.is_write:
+                    writes += values
+                if not argument.is_out:
+                    reads += values
+            name = schema.name.split('::')[1]
+            operations.append(Operation(name, reads, writes))
+            return out
+
+    with Recorder():
+        yield operations
+
+
+def _tensors(value: object) -> list[Tensor]:
+    values = value if isinstance(value, (tuple, list)) else [value]
+    return [v for v in values if isinstance(v, Tensor)]
