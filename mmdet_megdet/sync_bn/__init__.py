@@ -7,6 +7,7 @@ from .convert import (
     report_batch_norm,
     revert_to_batch_norm,
 )
+from .groups import group_timeout, world_size
 from .layer import MegDetSyncBN
 from .pooling import pool_running_stats
 from .resolve import bn_sizes, resolve_bn_groups
@@ -16,8 +17,10 @@ __all__ = [
     'MegDetSyncBN',
     'bn_sizes',
     'convert_batch_norm',
+    'group_timeout',
     'pool_running_stats',
     'report_batch_norm',
     'resolve_bn_groups',
     'revert_to_batch_norm',
+    'world_size',
 ]

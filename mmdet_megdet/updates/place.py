@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from mmengine.runner import IterBasedTrainLoop, Runner
 
-from . import UpdateTrainLoop
+from .loop import UpdateTrainLoop
 
 
 def place_of(runner: Runner, batch_idx: int, micro_step: int = 0) -> str:

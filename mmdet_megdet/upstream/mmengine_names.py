@@ -7,12 +7,12 @@ import gc
 from collections.abc import Iterator
 from inspect import getattr_static
 from types import FunctionType
-from typing import Any
+from typing import Any, Literal
 
 from mmengine.dist import master_only
 from mmengine.optim import BaseOptimWrapper, OptimWrapper, _ParamScheduler
 from mmengine.optim.scheduler import OneCycleParamScheduler
-from mmengine.runner import Runner
+from mmengine.runner import BaseLoop, Runner
 from mmengine.visualization import Visualizer
 from torch.optim import Optimizer
 from torch.utils.data import DataLoader
@@ -110,3 +110,42 @@ def _bare(
     optimizer: Optimizer | BaseOptimWrapper | None,
 ) -> Optimizer | None:
     return getattr(optimizer, 'optimizer', optimizer)
+
+
+def resumed_from(runner: Runner) -> str | None:
+    """Return the checkpoint from which a runner resumes, if it does.
+
+    The Runner keeps its arguments ``resume`` and ``load_from`` to itself.
+    Without them a warning could not say from where a run goes on.
+    """
+    return runner._load_from if runner._resume else None
+
+
+def built_loop(
+    runner: Runner, kind: Literal['train', 'val', 'test']
+) -> BaseLoop | None:
+    """Return a loop that the runner has built; None where it has not.
+
+    ``runner.train_loop`` and the like build it, which in a run of another
+    kind (``runner.val()``) would fail, or read the training's data for
+    nothing.
+    """
+    loop = getattr(runner, f'_{kind}_loop')
+    return loop if isinstance(loop, BaseLoop) else None
+
+
+def accumulation_of(wrapper: OptimWrapper) -> int:
+    """Return how many micro-steps make an update.
+
+    There is no public name for what ``accumulative_counts`` has set.
+    """
+    return wrapper._accumulative_counts
+
+
+def chosen_indices(dataset: Any) -> Any:
+    """Return the ``indices`` with which a BaseDataset was built.
+
+    Without them the annotations of images that are left out would be judged
+    too.
+    """
+    return getattr(dataset, '_indices', None)

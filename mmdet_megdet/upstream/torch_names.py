@@ -10,6 +10,7 @@ from types import CodeType
 from typing import TypeVar
 
 import torch
+import torch.distributed
 from torch import Tensor, nn
 
 
@@ -91,3 +92,24 @@ def is_low_rank(model: nn.Module) -> bool:
 
     hooks = getattr(model, '_comm_hooks', ())
     return any(isinstance(state, PowerSGDState) for _, state in hooks)
+
+
+def default_store() -> torch.distributed.Store:
+    """Return the store by which the ranks met.
+
+    ``init_process_group`` makes it and has no public name for it. Ranks tell
+    there where they are, without a collective (``RankWatchHook``).
+    """
+    from torch.distributed.distributed_c10d import _get_default_store
+
+    return _get_default_store()
+
+
+def copy_versions(target: dict, source: dict) -> None:
+    """Give a state_dict the modules' versions that another one carries.
+
+    ``load_state_dict`` reads them in ``_metadata``: without them it takes a
+    BatchNorm's state for one of torch 0.4.
+    """
+    if hasattr(source, '_metadata'):
+        target._metadata = source._metadata
