@@ -10,12 +10,12 @@ import pytest
 from mmengine.config import Config
 
 from mmdet_megdet.errors import ConfigError
-from mmdet_megdet.faults.restart import (
-    ProgressNote,
+from mmdet_megdet.faults import (
     choose_images,
     planned_batch,
     would_fail_again,
 )
+from mmdet_megdet.faults.restart import ProgressNote
 from tests.tools.command import environment
 
 
@@ -88,14 +88,14 @@ def test_progress(tmp_path):
 
 AGENT = """
 import os, subprocess, sys, time
-from mmdet_megdet.faults.restart import announce_agent
+from mmdet_megdet.faults import announce_agent
 announce_agent()
 subprocess.Popen([sys.executable, '-c', sys.argv[1]], start_new_session=True)
 time.sleep(600)
 """
 PROCESS = """
 import signal, time
-from mmdet_megdet.faults.restart import end_with_agent
+from mmdet_megdet.faults import end_with_agent
 {before}
 end_with_agent()
 print('ready', flush=True)
