@@ -108,8 +108,8 @@ def default_store() -> torch.distributed.Store:
 def copy_versions(target: dict, source: dict) -> None:
     """Give a state_dict the modules' versions that another one carries.
 
-    ``load_state_dict`` reads them in ``_metadata``: without them it takes a
-    BatchNorm's state for one of torch 0.4.
+    ``load_state_dict`` passes them to the modules. Without them modules take
+    the state for one of their first version, and convert it.
     """
     if hasattr(source, '_metadata'):
         target._metadata = source._metadata

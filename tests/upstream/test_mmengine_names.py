@@ -24,10 +24,14 @@ from mmengine.structures import InstanceData
 
 from mmdet_megdet.schedulers import PreciseLinearWarmup
 from mmdet_megdet.upstream.mmengine_names import (
+    accumulation_of,
     annealing_functions,
+    built_loop,
+    chosen_indices,
     count_skipped_update,
     draw_on_every_rank,
     is_cut_to_batches,
+    resumed_from,
     resumes,
     schedulers_of,
 )
@@ -124,3 +128,32 @@ def test_drawing_on_another_rank(tmp_path, monkeypatch, every_rank):
         assert drawn.shape == image.shape
         # The box's edge is red, in OpenCV's order.
         assert drawn[16, 8, 2] > 100
+
+
+@pytest.mark.parametrize('resume', [False, True])
+def test_resumed_from(tmp_path, resume):
+    train(tmp_path / 'run', train_cfg__max_epochs=1)
+    path = str(tmp_path / 'run' / 'epoch_1.pth')
+    settings = dict(load_from=path, resume=resume, train_cfg__max_epochs=1)
+    runner = train(tmp_path / 'again', **settings)
+    assert resumed_from(runner) == (path if resume else None)
+
+
+def test_built_loop(tmp_path):
+    """Of what it did not run a Runner keeps the config."""
+    runner = train(tmp_path, train_cfg__max_epochs=1)
+    assert built_loop(runner, 'train') is runner.train_loop
+    assert built_loop(runner, 'val') is runner.val_loop
+    assert built_loop(runner, 'test') is None
+
+
+def test_accumulation_of():
+    optimizer = make_optimizer()
+    assert accumulation_of(OptimWrapper(optimizer)) == 1
+    assert accumulation_of(OptimWrapper(optimizer, 3)) == 3
+
+
+def test_chosen_indices():
+    assert chosen_indices(Three()) is None
+    assert chosen_indices(Three(indices=[0, 2])) == [0, 2]
+    assert chosen_indices([1, 2]) is None

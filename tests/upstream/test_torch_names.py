@@ -1,14 +1,20 @@
 # Copyright (c) mmdet_megdet contributors. All rights reserved.
 """What the private names of torch are used for still holds."""
 
+from collections import OrderedDict
+from datetime import timedelta
+
 import pytest
 import torch
+import torch.distributed as dist
 from torch._dynamo.utils import counters
 from torch.nn.parallel import DistributedDataParallel
 
 from mmdet_megdet.runtime.comm_hook import register_comm_hook
 from mmdet_megdet.upstream.torch_names import (
     copy_all,
+    copy_versions,
+    default_store,
     inlined_only,
     is_low_rank,
     lerp_all,
@@ -73,3 +79,36 @@ def test_gradients_of_low_rank(tmp_path, comm_hook, low_rank):
         assert not is_low_rank(model.module)
     finally:
         torch.distributed.destroy_process_group()
+
+
+def test_default_store(tmp_path):
+    """A clone of it has what ranks have set, and its own timeout."""
+    store = dist.FileStore(str(tmp_path / 'store'), 1)
+    dist.init_process_group('gloo', store=store, rank=0, world_size=1)
+    try:
+        clone = default_store().clone()
+        clone.set_timeout(timedelta(seconds=0.2))
+        default_store().set('a', 'b')
+        assert clone.get('a') == b'b'
+        with pytest.raises(RuntimeError):
+            clone.get('other')
+    finally:
+        dist.destroy_process_group()
+
+
+def test_copy_versions():
+    class Third(torch.nn.BatchNorm1d):
+        _version = 3
+
+        def _load_from_state_dict(self, state, prefix, metadata, *others):
+            self.loaded = metadata.get('version')
+            super()._load_from_state_dict(state, prefix, metadata, *others)
+
+    state = Third(2).state_dict()
+    copy, norm = OrderedDict(state), Third(2)
+    norm.load_state_dict(copy)
+    assert norm.loaded is None
+    copy_versions(copy, state)
+    norm.load_state_dict(copy)
+    assert norm.loaded == 3
+    copy_versions({}, {})  # of no model
