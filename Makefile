@@ -2,7 +2,7 @@
 # finished set-up takes no time. PYTHON names the interpreter to use.
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-fast lint clean
+.PHONY: help setup demo test test-fast test-nightly test-all lint clean
 
 # Handed to the set-up only when given: it finds a fitting Python by itself.
 PYTHON ?=
@@ -11,7 +11,7 @@ unexport PYTHON
 run := PATH="$(CURDIR)/.venv/bin:$$PATH"
 
 help: ## Show this list
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-10s %s\n", $$1, $$2 }' \
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-12s %s\n", $$1, $$2 }' \
 		$(MAKEFILE_LIST)
 
 setup: ## Install everything into .venv (PYTHON=... names the interpreter)
@@ -20,11 +20,19 @@ setup: ## Install everything into .venv (PYTHON=... names the interpreter)
 demo: setup ## Generate a data set, train on two ranks, evaluate
 	$(run) bash tools/demo.sh
 
-test: setup ## Run all tests
-	$(run) python -m pytest -n 2 --dist loadfile
+pytest := python -m pytest -n 2 --dist loadfile
 
-test-fast: setup ## Run the tests that take less than about 20 seconds
-	$(run) python -m pytest -n 2 --dist loadfile -m 'not slow'
+test: setup ## Run the tests; about ten minutes on two cores
+	$(run) $(pytest) -m 'not nightly'
+
+test-fast: setup ## Of these, the ones that take less than about 10 seconds
+	$(run) $(pytest) -m 'not slow and not nightly'
+
+test-nightly: setup ## Those of machines, installs and long runs
+	$(run) $(pytest) -m nightly
+
+test-all: setup ## All of them
+	$(run) $(pytest)
 
 lint: setup ## Check style and formatting
 	$(run) ruff check .

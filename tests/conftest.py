@@ -2,6 +2,7 @@
 """Places and settings that tests share."""
 
 import os
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -17,6 +18,13 @@ settings.register_profile(
 settings.load_profile('project')
 
 ROOT = Path(__file__).resolve().parents[1]
+
+
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    """Begin no nightly test after ``NIGHTLY_UNTIL``, in seconds as by date."""
+    end = os.environ.get('NIGHTLY_UNTIL')
+    if end and item.get_closest_marker('nightly') and time.time() > int(end):
+        pytest.skip('no time left: NIGHTLY_UNTIL has passed')
 
 
 @pytest.fixture

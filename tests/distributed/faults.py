@@ -15,7 +15,15 @@ from pathlib import Path
 import psutil
 import torch
 
-from tests.tools.command import ROOT, TOOLS, environment, free_port
+from tests.tools.command import (
+    PATIENCE,
+    ROOT,
+    TOOLS,
+    descendants,
+    environment,
+    free_port,
+    start,
+)
 
 CONFIG = ROOT / 'tests' / 'data' / 'faults_config.py'
 TIMEOUT = 12  # seconds, of the config's collectives
@@ -91,15 +99,17 @@ class Run:
         self, name: str, command: list[str], variables: dict[str, str]
     ) -> subprocess.Popen:
         with (self.work_dir / f'{name}.out').open('w') as output:
-            return subprocess.Popen(
-                command,
+            return start(
+                *command,
                 env=environment(**variables),
                 stdout=output,
                 stderr=subprocess.STDOUT,
                 start_new_session=True,
             )
 
-    def wait_for(self, text: str, name: str, seconds: float = 60) -> None:
+    def wait_for(
+        self, text: str, name: str, seconds: float = PATIENCE
+    ) -> None:
         """Until a file of the work folder holds a text."""
         path, end = self.work_dir / name, time.monotonic() + seconds
         while not (path.exists() and text in path.read_text()):
@@ -112,7 +122,7 @@ class Run:
         for process in self.processes:
             with contextlib.suppress(psutil.NoSuchProcess):
                 parent = psutil.Process(process.pid)
-                found += [parent, *parent.children(recursive=True)]
+                found += [parent, *descendants(process.pid)]
         return found
 
     def logs(self) -> list[str]:
@@ -121,7 +131,7 @@ class Run:
         ]
 
     def finish(
-        self, since: float | None = None, seconds: float = 100
+        self, since: float | None = None, seconds: float = PATIENCE
     ) -> Outcome:
         """Wait until all processes have ended, workers included.
 

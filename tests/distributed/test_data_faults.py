@@ -83,7 +83,6 @@ def test_nan_on_one_rank_stops_all(train):
             r'on rank 1, with images (\d+) \(\S+/\1.jpg\), (\d+) \(', log
         )
         assert 'Traceback' not in log
-    assert outcome.seconds < 5
 
 
 def _train_and_skip(rank: int, world_size: int, data: Path, work_dir: Path):

@@ -20,7 +20,15 @@ from mmdet_megdet.errors import LaunchError
 from mmdet_megdet.sync_bn import function
 from mmdet_megdet.sync_bn.groups import bn_group
 from tests.distributed.ranks import run_ranks
-from tests.tools.command import ROOT, TINY_CONFIG, TOOLS, environment, run
+from tests.tools.command import (
+    PATIENCE,
+    ROOT,
+    TINY_CONFIG,
+    TOOLS,
+    environment,
+    run,
+    start,
+)
 
 sys.path.insert(0, str(TOOLS))  # as for a script there
 
@@ -79,18 +87,19 @@ if os.environ.get('RANK') == '1':
 """
 
 
-def doctor(*arguments, **settings):
+def doctor(*arguments, cold=False, **settings):
     """Exit status, report and what was said on standard error."""
-    done = subprocess.run(
-        list(map(str, [SCRIPT, *arguments, '--json'])),
+    done = start(
+        *(SCRIPT, *arguments, '--json'),
         env=environment(**settings),
-        capture_output=True,
+        cold=cold,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
         text=True,
-        timeout=300,
-        check=False,
     )
-    report = json.loads(done.stdout) if done.stdout else None
-    return done.returncode, report, done.stderr
+    output, errors = done.communicate(timeout=PATIENCE)
+    report = json.loads(output) if output else None
+    return done.returncode, report, errors
 
 
 def texts(report, level):
@@ -104,7 +113,7 @@ def texts(report, level):
 @pytest.mark.slow
 def test_healthy_ranks():
     # Under load a rank may start much later than another.
-    status, report, _ = doctor(2, TINY_CONFIG, '--timeout', 120)
+    status, report, _ = doctor(2, TINY_CONFIG, '--timeout', 120, cold=True)
     assert (status, report['ok'], report['counts'][FAIL]) == (0, True, 0)
     good = texts(report, PASS)
     assert good['versions'].startswith('the same on all ranks: CUDA ')

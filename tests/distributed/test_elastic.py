@@ -11,24 +11,25 @@ import re
 import signal
 import subprocess
 import time
-from contextlib import suppress
 
-import psutil
 import pytest
 import torch
 
 import mmdet_megdet  # noqa: F401  (checkpoints load safely)
 from tests.tools.command import (
+    PATIENCE,
     ROOT,
     TOOLS,
+    descendants,
     environment,
     free_port,
+    kill_tree,
     run,
+    start,
     wait_for_port,
 )
 
 CONFIG = ROOT / 'tests' / 'data' / 'elastic_config.py'
-PATIENCE = 600  # seconds until a test gives up
 
 
 class Machines:
@@ -52,8 +53,8 @@ class Machines:
         """A machine; the first one holds the rendezvous."""
         log = self.work_dir / f'{name}.out'
         with log.open('w') as output:
-            agent = subprocess.Popen(
-                self.command,
+            agent = start(
+                *self.command,
                 env=environment(
                     NNODES='1:2',
                     MASTER_ADDR='127.0.0.1',
@@ -96,10 +97,7 @@ class Machines:
 
 def kill(agent):
     """Ends an agent and its rank."""
-    process = psutil.Process(agent.pid)
-    for one in [process, *process.children(recursive=True)]:
-        with suppress(psutil.NoSuchProcess):
-            one.kill()
+    kill_tree(agent.pid)
     agent.wait()
 
 
@@ -190,7 +188,7 @@ def test_an_agent_takes_its_ranks_along(
     job.start('first')
     second = job.start('second')
     job.wait_for_updates(13)
-    (rank,) = psutil.Process(second.pid).children()
+    (rank,) = descendants(second.pid)
     second.send_signal(number)
     job.release(13)
     rank.wait(PATIENCE)

@@ -83,7 +83,6 @@ def test_sigterm_to_torchrun_and_to_data_workers(tmp_path):
     assert 'DataLoader worker' not in log
     assert latest_checkpoint(tmp_path) == str(tmp_path / 'iter_5.pth')
     assert outcome.statuses == [1]  # torchrun's own, whatever the ranks say
-    assert outcome.seconds < 30
 
     means = [torch.load(tmp_path / f'mean_{rank}.pt') for rank in range(2)]
     assert not torch.equal(*means)

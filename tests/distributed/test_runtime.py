@@ -3,7 +3,6 @@ from __future__ import annotations
 
 import os
 import sys
-import time
 
 import pytest
 import torch
@@ -129,16 +128,16 @@ def test_ranks_that_see_different_work_folders():
 
 # Rank 0 fails while its own collective is under way.
 PENDING = """
-import time
+import signal
 import torch
 import torch.distributed as dist
 from mmdet_megdet.cli import run_tool
 from mmdet_megdet.runtime.launch import init_distributed
 
 def main():
-    init_distributed('pytorch', dict(timeout=300))
+    init_distributed('pytorch', dict(timeout=3000))
     if dist.get_rank() == 1:
-        time.sleep(100)
+        signal.pause()  # until torchrun ends it
     work = dist.all_reduce(torch.zeros(1), async_op=True)
     raise RuntimeError('while a collective is under way')
 
@@ -149,7 +148,6 @@ run_tool(main)
 def test_failure_with_a_collective_under_way_does_not_hang(tmp_path):
     script = tmp_path / 'pending.py'
     script.write_text(PENDING)
-    started = time.monotonic()
     result = run(
         sys.executable,
         '-m',
@@ -161,4 +159,3 @@ def test_failure_with_a_collective_under_way_does_not_hang(tmp_path):
     )
     assert result.returncode == 1
     assert 'RuntimeError: while a collective is under way' in result.stdout
-    assert time.monotonic() - started < 60

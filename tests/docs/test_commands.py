@@ -18,14 +18,13 @@ from __future__ import annotations
 
 import os
 import re
-import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
 from tests.docs.markdown import PAGES, SHELLS, Command, blocks, commands
-from tests.tools.command import ROOT, environment
+from tests.tools.command import ROOT, run
 
 # What a mark may name.
 NEEDS = re.compile(r'needs (GPUs?|COCO|BCCD|Slurm|the network)\b')
@@ -42,7 +41,7 @@ ONLINE = [
     r"pip install '\.\[openmmlab\]'",
     r'pip install build',
 ]
-PACKAGING = 'packaging/test_distributions.py'
+PACKAGING = 'nightly/packaging/test_distributions.py'
 ELSEWHERE = {
     # The set-up behind these three is tested step by step, and as a whole by
     # CI's `make test` on a clean checkout.
@@ -79,7 +78,7 @@ ELSEWHERE = {
         'datasets/test_shapes.py::test_module_runs_without_warnings'
     ),
     r'(COCO_ROOT=\S+ )?tools/dist_train\.sh \S+256bs\.py 8( --resume)?': (
-        'distributed/test_recipe.py::test_recipe_on_eight_ranks'
+        'nightly/test_recipe.py::test_recipe_on_eight_ranks'
     ),
     r'NNODES=.* tools/dist_train\.sh \S+ 8': (
         'tools/test_launchers.py::test_several_nodes_command'
@@ -97,7 +96,7 @@ ELSEWHERE = {
         'distributed/test_existing_configs.py::test_on_two_ranks'
     ),
     r'tools/dist_test\.sh (\S+) (\S+) [28]': (
-        'distributed/test_recipe.py::test_recipe_on_eight_ranks'
+        'nightly/test_recipe.py::test_recipe_on_eight_ranks'
     ),
     r'python tools/train\.py (CONFIG|configs/\S+)': (
         'docs/test_walkthrough.py::test_own_images_are_trained_on'
@@ -220,13 +219,7 @@ def repository(tmp_path_factory) -> Path:
 )
 def test_cheap_commands_run(text, repository):
     path = f'{Path(sys.executable).parent}:{os.environ["PATH"]}'
-    done = subprocess.run(
-        ['bash', '-euo', 'pipefail', '-c', text],
-        cwd=repository,
-        env=environment(PATH=path),
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-        timeout=170,
+    done = run(
+        'bash', '-euo', 'pipefail', '-c', text, cwd=repository, PATH=path
     )
     assert done.returncode == 0, done.stdout

@@ -16,7 +16,7 @@ from mmdet_megdet.faults import (
     would_fail_again,
 )
 from mmdet_megdet.faults.restart import ProgressNote
-from tests.tools.command import environment
+from tests.tools.command import environment, start
 
 
 @pytest.mark.parametrize(
@@ -87,11 +87,13 @@ def test_progress(tmp_path):
 
 
 AGENT = """
-import os, subprocess, sys, time
+import os, sys, time
 from mmdet_megdet.faults import announce_agent
 announce_agent()
-subprocess.Popen([sys.executable, '-c', sys.argv[1]], start_new_session=True)
-time.sleep(600)
+if os.fork():
+    time.sleep(3600)
+os.setsid()
+exec(sys.argv[1])
 """
 PROCESS = """
 import signal, time
@@ -109,8 +111,8 @@ def test_processes_end_with_their_agent(late):
     wait = 'import os\nprint("ready", flush=True)\n'
     wait += 'while os.getppid() == parent: time.sleep(0.05)\n'
     before = ('import os\nparent = os.getppid()\n' + wait) if late else ''
-    with subprocess.Popen(
-        [sys.executable, '-c', AGENT, PROCESS.format(before=before)],
+    with start(
+        *(sys.executable, '-c', AGENT, PROCESS.format(before=before)),
         env=environment(),
         stdout=subprocess.PIPE,
         text=True,

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import functools
 import os
 import socket
 import subprocess
@@ -10,50 +11,96 @@ import sys
 import time
 from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 import psutil
+
+from tests.tools.warm import SERVER_NAME, Server, WarmPopen, start_server
 
 ROOT = Path(__file__).resolve().parents[2]
 TOOLS = ROOT / 'tools'
 TINY_CONFIG = ROOT / 'tests' / 'data' / 'tiny_config.py'
+PATIENCE = 600  # seconds until a test gives up
 
 
-def run(
-    *command: str | Path, cwd: Path | None = None, **variables: str
-) -> subprocess.CompletedProcess:
-    """Runs a command with this interpreter, without a GPU, from anywhere.
+def start(
+    *command: str | Path,
+    env: dict[str, str],
+    cold: bool = False,
+    **kwargs: Any,
+) -> subprocess.Popen:
+    """Start a command with this interpreter, from anywhere.
 
     Args:
         *command: Program and arguments; a ``.py`` file is run by this
             interpreter.
+        env (dict[str, str]): Of ``environment``.
+        cold (bool): Whether it starts as a user starts it, with a fresh
+            interpreter for each process. Defaults to False: what Python there
+            is begins with torch and mmdet imported (``warm.py``).
+        **kwargs: Of ``subprocess.Popen``.
+    """
+    words = [str(word) for word in command]
+    if words[0].endswith('.py'):
+        words.insert(0, sys.executable)
+    if cold:
+        return subprocess.Popen(words, env=env, **kwargs)
+    return WarmPopen(_server(), words, env=env, **kwargs)
+
+
+@functools.cache
+def _server() -> Server:
+    return start_server(environment())
+
+
+def run(
+    *command: str | Path,
+    cwd: Path | None = None,
+    cold: bool = False,
+    **variables: str,
+) -> subprocess.CompletedProcess:
+    """Run a command as ``start`` does, without a GPU.
+
+    Args:
+        *command: Program and arguments.
         cwd (Path, optional): Working directory. Defaults to None: this one.
+        cold (bool): As for ``start``.
         **variables: Further environment variables.
 
     Returns:
         subprocess.CompletedProcess: With stdout and stderr together, as
             text, in ``stdout``.
     """
-    command = [str(word) for word in command]
-    if command[0].endswith('.py'):
-        command.insert(0, sys.executable)
-    with subprocess.Popen(
-        command,
-        cwd=cwd,
+    with start(
+        *command,
         env=environment(**variables),
+        cold=cold,
+        cwd=cwd,
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
     ) as process:
         try:
-            output, _ = process.communicate(timeout=120)
+            output, _ = process.communicate(timeout=PATIENCE)
         except subprocess.TimeoutExpired:
-            _kill_tree(process.pid)
+            kill_tree(process.pid)
             raise
-    return subprocess.CompletedProcess(command, process.returncode, output)
+    return subprocess.CompletedProcess(
+        process.args, process.returncode, output
+    )
 
 
-def _kill_tree(pid: int) -> None:
-    # torchrun starts its ranks in sessions of their own.
+def descendants(pid: int) -> list[psutil.Process]:
+    """The processes below one, without the servers of ``warm.py``."""
+    return [
+        one
+        for one in psutil.Process(pid).children(recursive=True)
+        if one.name() != SERVER_NAME
+    ]
+
+
+def kill_tree(pid: int) -> None:
+    """Kill a process and all below it, whatever their sessions."""
     process = psutil.Process(pid)
     for one in [*process.children(recursive=True), process]:
         with suppress(psutil.NoSuchProcess):
@@ -86,7 +133,7 @@ def free_port() -> str:
         return str(probe.getsockname()[1])
 
 
-def wait_for_port(port: str, seconds: float = 300) -> None:
+def wait_for_port(port: str, seconds: float = PATIENCE) -> None:
     """Until somebody listens there."""
     end = time.monotonic() + seconds
     while True:

@@ -19,6 +19,7 @@ touch "$WORK_DIR/20260101/detections/000001.png"
 echo 'coco/bbox_mAP: 0.6300  coco/bbox_mAP_50: 0.9670'
 """
 CONFIG = 'configs/megdet/shapes_r18_fpn.py'
+PYTEST = 'python -m pytest -n 2 --dist loadfile'
 
 
 def test_the_commands_in_order(tmp_path):
@@ -54,11 +55,10 @@ def test_what_make_runs():
     for target, command in (
         ('setup', None),
         ('demo', 'bash tools/demo.sh'),
-        ('test', 'python -m pytest -n 2 --dist loadfile'),
-        (
-            'test-fast',
-            "python -m pytest -n 2 --dist loadfile -m 'not slow'",
-        ),
+        ('test', f"{PYTEST} -m 'not nightly'"),
+        ('test-fast', f"{PYTEST} -m 'not slow and not nightly'"),
+        ('test-nightly', f'{PYTEST} -m nightly'),
+        ('test-all', PYTEST),
     ):
         done = subprocess.run(
             ['make', '--dry-run', '--no-print-directory', target],

@@ -10,7 +10,7 @@ import sys
 import pytest
 
 from mmdet_megdet.demo_data import generate_shapes
-from tests.tools.command import ROOT, TOOLS, environment
+from tests.tools.command import PATIENCE, ROOT, TOOLS, environment, start
 
 sys.path.insert(0, str(TOOLS))  # as for a script there
 
@@ -29,7 +29,7 @@ def shapes(tmp_path_factory):
     return root
 
 
-def doctor(*arguments, limit=None, **settings):
+def doctor(*arguments, limit=None, cold=False, **settings):
     """Exit status and report, as JSON."""
     command = [sys.executable, TOOLS / 'doctor.py', *arguments, '--json']
     if limit:
@@ -40,16 +40,16 @@ def doctor(*arguments, limit=None, **settings):
             '-',
             *command,
         ]
-    done = subprocess.run(
-        list(map(str, command)),
+    done = start(
+        *command,
         env=environment(**settings),
-        capture_output=True,
+        cold=cold,
+        stdout=subprocess.PIPE,
         text=True,
-        timeout=240,
-        check=False,
     )
     # Standard output is the JSON and nothing else.
-    return done.returncode, json.loads(done.stdout)
+    output, _ = done.communicate(timeout=PATIENCE)
+    return done.returncode, json.loads(output)
 
 
 def found(report, check):
@@ -64,7 +64,9 @@ def found(report, check):
 @pytest.mark.slow
 def test_a_healthy_machine(shapes, tmp_path):
     status, report = doctor(
-        CONFIG, '--gpus', 2, '--work-dir', tmp_path, SHAPES_ROOT=str(shapes)
+        *(CONFIG, '--gpus', 2, '--work-dir', tmp_path),
+        cold=True,
+        SHAPES_ROOT=str(shapes),
     )
     assert (status, report['ok'], report['counts'][FAIL]) == (0, True, 0)
     texts = {f['check']: f['text'] for f in report['findings']}

@@ -4,18 +4,19 @@ from __future__ import annotations
 import os
 import stat
 import subprocess
-import time
 
 import pytest
 import torch
 
 import mmdet_megdet  # noqa: F401  (checkpoints load safely)
 from tests.tools.command import (
+    PATIENCE,
     TINY_CONFIG,
     TOOLS,
     environment,
     free_port,
     run,
+    start,
 )
 
 # An interpreter that says how it was called.
@@ -226,6 +227,7 @@ def test_every_launcher_trains_alike(tmp_path, slurm):
         '--work-dir',
         work_dir,
         *ONE_EPOCH,
+        cold=True,
     )
     assert result.returncode == 0, result.stdout
     results['torchrun'] = finished(work_dir)
@@ -233,9 +235,9 @@ def test_every_launcher_trains_alike(tmp_path, slurm):
     work_dir = tmp_path / 'agents'
     node = dict(NNODES='2', MASTER_ADDR='127.0.0.1', PORT=free_port())
     agents = [
-        subprocess.Popen(
-            [TOOLS / 'dist_train.sh', TINY_CONFIG, '1', '--work-dir', work_dir]
-            + ONE_EPOCH,
+        start(
+            *(TOOLS / 'dist_train.sh', TINY_CONFIG, '1'),
+            *('--work-dir', work_dir, *ONE_EPOCH),
             env=environment(NODE_RANK=str(rank), **node),
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
@@ -244,7 +246,7 @@ def test_every_launcher_trains_alike(tmp_path, slurm):
         for rank in range(2)
     ]
     for agent in agents:
-        output, _ = agent.communicate(timeout=120)
+        output, _ = agent.communicate(timeout=PATIENCE)
         assert agent.returncode == 0, output
     results['agents'] = finished(work_dir)
 
@@ -292,7 +294,6 @@ def test_every_launcher_trains_alike(tmp_path, slurm):
 )
 def test_a_failing_rank_ends_the_run(tmp_path, options, message):
     """One rank fails while the other waits for it in a collective."""
-    started = time.monotonic()
     result = run(
         TOOLS / 'dist_train.sh',
         TINY_CONFIG,
@@ -304,8 +305,8 @@ def test_a_failing_rank_ends_the_run(tmp_path, options, message):
     )
     assert result.returncode == 1
     assert message in result.stdout
-    # The other rank's own timeout is 120 s (the config's).
-    assert time.monotonic() - started < 60
+    # torchrun ends the other one: it does not come to its own timeout.
+    assert 'Timed out' not in result.stdout
 
 
 def test_every_rank_says_what_is_wrong(tmp_path):

@@ -49,7 +49,7 @@ def test_stock_mmengine_cannot_read_its_own_checkpoint(tmp_path):
     """Both halves: upstream fails, and the same file works here."""
     script, work_dir = tmp_path / 'stock.py', tmp_path / 'run'
     script.write_text(STOCK)
-    stock = run(script, TINY_CONFIG, work_dir, PYTHONPATH=str(ROOT))
+    stock = run(script, TINY_CONFIG, work_dir, cold=True, PYTHONPATH=str(ROOT))
     assert stock.returncode == 0, stock.stdout
     for task in ('test', 'resume'):
         failure = f'stock {task} UnpicklingError Weights only load failed'
@@ -71,7 +71,8 @@ def test_stock_mmengine_cannot_read_its_own_checkpoint(tmp_path):
 
 def test_from_another_directory_uninstalled(tmp_path):
     run_here = ['--cfg-options', 'train_cfg.max_epochs=1']
-    first = run(TOOLS / 'train.py', TINY_CONFIG, *run_here, cwd=tmp_path)
+    here = dict(cwd=tmp_path, cold=True)
+    first = run(TOOLS / 'train.py', TINY_CONFIG, *run_here, **here)
     assert first.returncode == 0, first.stdout
     work_dir = tmp_path / 'work_dirs' / 'tiny_config'  # mmdet's default
     loaded = torch.load(work_dir / 'epoch_1.pth')  # weights only: torch's
@@ -82,7 +83,7 @@ def test_from_another_directory_uninstalled(tmp_path):
         work_dir / 'epoch_1.pth',
         '--out',
         'predictions.pkl',
-        cwd=tmp_path,
+        **here,
     )
     assert second.returncode == 0, second.stdout
     assert error_of(second.stdout) == error_of(first.stdout)

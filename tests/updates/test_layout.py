@@ -1,5 +1,4 @@
 # Copyright (c) mmdet_megdet contributors. All rights reserved.
-import time
 
 import numpy as np
 import pytest
@@ -52,9 +51,7 @@ def test_epochs_leave_out_other_images(case, epoch):
 @pytest.mark.parametrize(('images', 'updates'), [(117266, 458), (118287, 462)])
 def test_coco(images, updates):
     landscape = np.random.RandomState(0).rand(images) < 0.7
-    start = time.perf_counter()
     first = epoch_layout(landscape, 1, 0, 256, 32)
-    assert time.perf_counter() - start < 1
     assert first.shape == (updates, 256)
     others = [
         epoch_layout(landscape, seed, epoch, 256, 32)

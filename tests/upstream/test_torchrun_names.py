@@ -5,13 +5,18 @@ from __future__ import annotations
 
 import signal
 import subprocess
-import sys
 import time
 
 import psutil
 import pytest
 
-from tests.tools.command import environment, free_port, wait_for_port
+from tests.tools.command import (
+    PATIENCE,
+    environment,
+    free_port,
+    wait_for_port,
+)
+from tests.tools.command import start as start_command
 
 AGENT = """
 import os, sys
@@ -57,11 +62,11 @@ def agent(tmp_path):
         log = tmp_path / f'{number}.out'
         with log.open('w') as output:
             started.append(
-                subprocess.Popen(
-                    [sys.executable, tmp_path / 'agent.py']
-                    + [f'--nnodes={nodes}', '--rdzv-backend=c10d']
-                    + ['--rdzv-id=job', f'--rdzv-endpoint=127.0.0.1:{port}']
-                    + ['--max-restarts=2', tmp_path / 'script.py', *arguments],
+                start_command(
+                    *(tmp_path / 'agent.py', f'--nnodes={nodes}'),
+                    *('--rdzv-backend=c10d', '--rdzv-id=job'),
+                    *(f'--rdzv-endpoint=127.0.0.1:{port}', '--max-restarts=2'),
+                    *(tmp_path / 'script.py', *arguments),
                     env=variables | more,
                     stdout=output,
                     stderr=subprocess.STDOUT,
@@ -86,7 +91,7 @@ def _tree(process):
 
 
 def wait_for(text, log):
-    end = time.monotonic() + 300
+    end = time.monotonic() + PATIENCE
     while text not in log.read_text():
         assert time.monotonic() < end, log.read_text()
         time.sleep(0.1)
@@ -96,13 +101,13 @@ def wait_for(text, log):
 def test_restarts(agent, status, starts):
     """None after what would fail again, else as many as torchrun allows."""
     process, log = agent(1, '1:1', 'go', str(status))
-    assert process.wait(300) == 1
+    assert process.wait(PATIENCE) == 1
     assert log.read_text().count('ranks 1') == starts
 
 
 def test_a_machine_that_leaves_while_they_meet(agent):
     process, log = agent(1, '1:1', 'go', '0', LEAVE='once')
-    assert process.wait(300) == 0
+    assert process.wait(PATIENCE) == 0
     assert 'they meet again\nranks 1' in log.read_text()
 
 
@@ -118,5 +123,5 @@ def test_a_machine_that_is_gone_is_noticed(agent, tmp_path):
         one.send_signal(signal.SIGKILL)
     wait_for('1 of 2 machines are gone', log)
     stop.touch()
-    assert first.wait(300) == 0
+    assert first.wait(PATIENCE) == 0
     assert log.read_text().endswith('ranks 1\n')

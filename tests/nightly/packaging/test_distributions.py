@@ -14,7 +14,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from tests.packaging.environment import (
+from tests.nightly.packaging.environment import (
     VERSION,
     add_packages,
     build,
@@ -116,7 +116,6 @@ def test_wheel_holds_the_package_and_what_mim_looks_for(built):
     assert asked == ['msgspec', 'numpy', 'rich']
 
 
-@pytest.mark.slow
 def test_installed_wheel_trains_one_iteration(installed):
     (package,) = installed.python.parents[1].rglob('mmdet_megdet')
     script = package / '.mim' / 'tools' / 'train.py'
@@ -183,7 +182,6 @@ def with_mim(installed, tmp_path):
     return installed
 
 
-@pytest.mark.slow
 def test_mim(with_mim, tmp_path):
     def mim(*arguments: str | Path) -> str:
         main = 'from mim.cli import cli; cli()'

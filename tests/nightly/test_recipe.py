@@ -2,16 +2,15 @@
 """The recipe itself on eight ranks: train, test, resume."""
 
 import json
-import os
 import re
-import subprocess
-import sys
 
 import pytest
 import torch
 
 import mmdet_megdet  # noqa: F401  lets torch load MMEngine's checkpoints
 from tests.data.small_coco import coco_like
+from tests.tools import command
+from tests.tools.command import ROOT, TOOLS
 
 CONFIG = 'configs/megdet/r50_fpn_256bs.py'
 SIDE = 96
@@ -46,15 +45,9 @@ SMALL = [
 ]
 
 
-def run(root, data, *command):
-    done = subprocess.run(
-        [*command, *SMALL],
-        cwd=root,
-        env={**os.environ, 'COCO_ROOT': str(data), 'PYTHON': sys.executable},
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-        timeout=1500,
+def run(data, script, *arguments):
+    done = command.run(
+        TOOLS / script, *arguments, *SMALL, cwd=ROOT, COCO_ROOT=str(data)
     )
     assert done.returncode == 0, done.stdout[-5000:]
     return done.stdout
@@ -74,7 +67,7 @@ def logged(work_dir):
 def train_command(ranks, work_dir):
     """BatchNorm over four images whatever the number of ranks."""
     return (
-        'tools/dist_train.sh', CONFIG, str(ranks), '--work-dir',
+        'dist_train.sh', CONFIG, str(ranks), '--work-dir',
         str(work_dir), '--bn-size', '4',
     )  # fmt: skip
 
@@ -103,14 +96,13 @@ def assert_learning_rates(lines):
         assert 0 < line['loss'] < 100
 
 
-@pytest.mark.slow
-def test_recipe_on_eight_ranks(root, tmp_path):
+def test_recipe_on_eight_ranks(tmp_path):
     data, work_dir = tmp_path / 'coco', tmp_path / 'work_dir'
     coco_like(data, SIDE)
     # 24 images on 8 ranks: three iterations an epoch, and as many updates.
     # One of the images shows no object, and is a rank's whole batch.
     train = train_command(8, work_dir)
-    output = run(root, data, *train, '--cfg-options', 'train_cfg.max_epochs=1')
+    output = run(data, *train, '--cfg-options', 'train_cfg.max_epochs=1')
     assert plan_rows(output) == {
         'GPUs': '8',
         'accumulation': '1 micro-step',
@@ -133,14 +125,14 @@ def test_recipe_on_eight_ranks(root, tmp_path):
     assert set(tracked.values()) == {3}
 
     output = run(
-        root, data, 'tools/dist_test.sh', CONFIG, str(first), '2',
+        data, 'dist_test.sh', CONFIG, str(first), '2',
         '--work-dir', str(work_dir / 'test'), '--cfg-options',
     )  # fmt: skip
     assert re.search(r'coco/bbox_mAP: \d\.\d{4}', output)
     assert re.search(r'coco/segm_mAP: \d\.\d{4}', output)
 
     run(
-        root, data, *train, '--resume',
+        data, *train, '--resume',
         '--cfg-options', 'train_cfg.max_epochs=2',
     )  # fmt: skip
     checkpoint = torch.load(work_dir / 'epoch_2.pth', map_location='cpu')
@@ -150,13 +142,12 @@ def test_recipe_on_eight_ranks(root, tmp_path):
     assert_learning_rates(lines)
 
 
-@pytest.mark.slow
-def test_recipe_on_four_ranks(root, tmp_path):
+def test_recipe_on_four_ranks(tmp_path):
     """Half the hardware: the same batch and learning rate at each update."""
     data, work_dir = tmp_path / 'coco', tmp_path / 'work_dir'
     coco_like(data, SIDE)
     train = train_command(4, work_dir)
-    output = run(root, data, *train, '--cfg-options', 'train_cfg.max_epochs=1')
+    output = run(data, *train, '--cfg-options', 'train_cfg.max_epochs=1')
     assert plan_rows(output) == {
         'GPUs': '4',
         'accumulation': '2 micro-steps',

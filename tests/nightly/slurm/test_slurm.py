@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import json
 import re
-import socket
 import subprocess
 import time
 from pathlib import Path
@@ -16,23 +15,24 @@ import torch
 import mmdet_megdet  # noqa: F401  (checkpoints load safely)
 from mmdet_megdet.faults import latest_checkpoint
 from tests.distributed.faults import CONFIG, assert_same_end, diary
-from tests.slurm.cluster import client
-from tests.tools.command import TOOLS, environment, run
-
-pytestmark = pytest.mark.slow
+from tests.nightly.slurm.cluster import client
+from tests.tools.command import (
+    PATIENCE,
+    TOOLS,
+    environment,
+    free_port,
+    run,
+)
 
 
 def job(cluster: dict[str, str]) -> dict[str, str]:
     """The environment of a job of two tasks, without GPUs."""
-    with socket.socket() as probe:
-        probe.bind(('127.0.0.1', 0))
-        port = str(probe.getsockname()[1])
     return cluster | dict(
         GPUS='2',
         GPUS_PER_NODE='2',
         CPUS_PER_TASK='1',
         SRUN_ARGS='--gres=none',
-        MASTER_PORT=port,
+        MASTER_PORT=free_port(),
     )
 
 
@@ -102,14 +102,14 @@ def test_preempted_and_resubmitted(trained, cluster, tmp_path):
         )
     try:
         path = tmp_path / 'diary_0.txt'
-        end = time.monotonic() + 60
+        end = time.monotonic() + PATIENCE
         while not (path.exists() and '4 0:' in path.read_text()):
             assert time.monotonic() < end, output.read_text()
             time.sleep(0.05)
         queued = ('squeue', '--noheader', '--name=preempted', '--format=%i')
         number = client(cluster, *queued).strip()
         client(cluster, 'scancel', '--signal=TERM', number)
-        status = running.wait(60)
+        status = running.wait(PATIENCE)
     finally:
         running.kill()
         running.wait()

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.slurm.cluster import missing, running_cluster
+from tests.nightly.slurm.cluster import missing, running_cluster
 
 
 @pytest.fixture(scope='session')

@@ -14,6 +14,8 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
+from tests.tools.command import PATIENCE
+
 DAEMONS = ('munged', 'slurmctld', 'slurmd')
 CLIENTS = ('srun', 'sinfo', 'scancel', 'squeue', 'scontrol')
 _PATH = os.pathsep.join([os.environ.get('PATH', ''), '/usr/sbin', '/sbin'])
@@ -104,7 +106,7 @@ def client(variables: dict[str, str], *command: str) -> str:
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
-        timeout=30,
+        timeout=PATIENCE,
     )
     return done.stdout
 
@@ -179,7 +181,7 @@ def _end_jobs(variables: dict[str, str]) -> None:
 
 
 def _wait(
-    condition: Callable[[], bool], folder: Path, seconds: float = 60
+    condition: Callable[[], bool], folder: Path, seconds: float = PATIENCE
 ) -> None:
     end = time.monotonic() + seconds
     while not condition():

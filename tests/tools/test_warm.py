@@ -1,0 +1,160 @@
+# Copyright (c) mmdet_megdet contributors. All rights reserved.
+"""Warm processes are like those that a user starts."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+
+import psutil
+import pytest
+
+from tests.tools.command import (
+    PATIENCE,
+    TOOLS,
+    descendants,
+    environment,
+    run,
+    start,
+)
+
+# What a process finds.
+LOOK = """
+import json, os, random, signal, sys
+import numpy
+known = 'mmdet' in sys.modules
+print(json.dumps(dict(
+    known=known, argv=sys.argv, path=sys.path, name=__name__, cwd=os.getcwd(),
+    parent=os.getppid(), env=dict(os.environ), executable=sys.executable,
+    term=signal.getsignal(signal.SIGTERM) == signal.SIG_DFL,
+    interrupt=signal.getsignal(signal.SIGINT) == signal.default_int_handler,
+    files=sorted(os.listdir('/proc/self/fd')), session=os.getsid(0),
+    numbers=[random.random(), numpy.random.rand()],
+    threads=len(os.listdir('/proc/self/task')),
+)))
+"""
+
+
+def look(*command, **kwargs):
+    result = run(*command, **kwargs)
+    assert result.returncode == 0, result.stdout
+    return json.loads(result.stdout)
+
+
+@pytest.mark.parametrize('kind', ['script', 'command', 'module'])
+def test_they_find_what_a_fresh_one_finds(kind, tmp_path):
+    (tmp_path / 'look.py').write_text(LOOK)
+    command = dict(
+        script=(tmp_path / 'look.py', 'a', '--b'),
+        command=(sys.executable, '-c', LOOK, 'a'),
+        module=(sys.executable, '-m', 'look', 'a'),
+    )[kind]
+    there = dict(cwd=tmp_path, HOME='/nowhere')
+    warm = look(*command, **there)
+    cold = look(*command, **there, cold=True)
+    assert (warm.pop('known'), cold.pop('known')) == (True, False)
+    for first, second in zip(
+        warm.pop('numbers'), cold.pop('numbers'), strict=True
+    ):
+        assert first != second
+    assert warm['parent'] == os.getpid()
+    # What importing mmdet sets, for all of its own.
+    for env in (warm['env'], cold['env']):
+        env.pop('KMP_INIT_AT_FORK', None)
+        env.pop('KMP_DUPLICATE_LIB_OK', None)
+    assert warm == cold
+
+
+def test_no_two_draw_the_same_numbers():
+    command = (sys.executable, '-c', LOOK)
+    assert look(*command)['numbers'] != look(*command)['numbers']
+
+
+@pytest.mark.parametrize(
+    ('end', 'status', 'said'),
+    [
+        ('sys.exit(7)', 7, ''),
+        ('sys.exit("error: no")', 1, 'error: no\n'),
+        ('os._exit(3)', 3, ''),
+        ('os.abort()', -signal.SIGABRT, ''),
+        ('atexit.register(print, "last")', 0, 'last\n'),
+    ],
+)
+def test_how_they_end(end, status, said):
+    script = f'import atexit, os, sys\nassert "mmdet" in sys.modules\n{end}'
+    result = run(sys.executable, '-c', script)
+    assert (result.returncode, result.stdout) == (status, said)
+
+
+def test_they_take_signals_and_keep_the_streams_apart():
+    script = 'import sys, time; print(1, flush=True); time.sleep(3600)'
+    with start(
+        *(sys.executable, '-c', script),
+        env=environment(),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        start_new_session=True,
+        text=True,
+    ) as process:
+        assert process.stdout.readline() == '1\n'
+        assert os.getsid(process.pid) == process.pid
+        os.killpg(process.pid, signal.SIGINT)
+        output, errors = process.communicate()
+    assert output == ''
+    assert errors.endswith('KeyboardInterrupt\n')
+    assert process.returncode == -signal.SIGINT
+
+
+@pytest.mark.parametrize(
+    'variables',
+    [
+        dict(PYTHONHASHSEED='1'),
+        dict(TRITON_INTERPRET='1'),
+        dict(OMP_NUM_THREADS='2'),
+        dict(PYTHONPATH='/nowhere'),
+    ],
+)
+def test_what_is_read_at_the_start_needs_a_fresh_one(variables):
+    command = (sys.executable, '-c', LOOK)
+    found = look(*command, **variables)
+    assert found['known'] is False
+    assert variables.items() <= found['env'].items()
+
+
+RANK = """
+import json, os, signal, sys
+assert 'mmdet' in sys.modules
+print(json.dumps([os.environ['RANK'], os.getppid(), sys.argv[1:]]))
+signal.pause()
+"""
+
+
+def test_ranks_belong_to_torchrun(tmp_path):
+    script = tmp_path / 'rank.py'
+    script.write_text(RANK)
+    with start(
+        *(sys.executable, '-m', 'torch.distributed.run', '--standalone'),
+        *('--nproc-per-node=2', script, 'a'),
+        env=environment(),
+        stdout=subprocess.PIPE,
+        text=True,
+    ) as agent:
+        said = sorted(json.loads(agent.stdout.readline()) for _ in range(2))
+        assert said == [[rank, agent.pid, ['a']] for rank in '01']
+        ranks = descendants(agent.pid)
+        assert len(ranks) == 2
+        (server,) = {*psutil.Process(agent.pid).children()} - {*ranks}
+        agent.kill()
+        # torchrun's ranks do not end with it; the server does.
+        assert psutil.wait_procs([server], PATIENCE)[1] == []
+        for rank in ranks:
+            rank.kill()
+
+
+def test_launchers_say_what_they_say():
+    result = run(TOOLS / 'dist_train.sh', 'CONFIG', 'none')
+    assert result.returncode == 2
+    assert result.stdout.startswith('usage: tools/dist_train.sh CONFIG GPUS')

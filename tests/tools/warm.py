@@ -1,0 +1,369 @@
+# Copyright (c) mmdet_megdet contributors. All rights reserved.
+"""Processes that begin with torch and mmdet imported, which takes 10 s of CPU.
+
+A server imports them once and forks a process for each command. That process
+is the caller's own child, with its own signals and status, ends as any Python
+does, and differs from a plain start in nothing but what is imported already:
+
+- The server forks twice, and the first of the two ends. The second one then
+  belongs to the nearest 'child subreaper' above, which the caller is for that
+  moment (``man 2 prctl``).
+- Variables that Python and libraries read when they start must be those of
+  the server; with others ``WarmPopen`` starts a fresh interpreter.
+- A launcher (``tools/dist_*.sh``) runs until it would exec Python; the process
+  then does what it was about to start. It is torchrun, whose ranks come from
+  a server of its own: a copy of this one, and torchrun's child.
+"""
+
+from __future__ import annotations
+
+import array
+import ctypes
+import functools
+import gc
+import importlib
+import io
+import json
+import os
+import runpy
+import signal
+import socket
+import struct
+import subprocess
+import sys
+import tempfile
+import time
+import types
+from pathlib import Path
+from typing import Any, NamedTuple
+
+ROOT = Path(__file__).resolve().parents[2]
+LAUNCHERS = [
+    str(ROOT / 'tools' / f'dist_{name}.sh')
+    for name in ('train', 'test', 'doctor')
+]
+AGENTS = ('torch.distributed.run', str(ROOT / 'tools' / 'elastic.py'))
+SERVER_NAME = 'warm-server'
+
+# Read when Python, a library or the C library starts.
+START = (
+    'PYTHON', 'OMP_', 'MKL_', 'OPENBLAS_', 'KMP_', 'GOMP_', 'CUDA_', 'TORCH',
+    'TRITON_', 'LD_', 'LC_', 'LANG', 'TZ', 'MALLOC_', 'MPL', 'OPENCV_', 'GLOG',
+)  # fmt: skip
+LATER = (
+    'TORCHELASTIC_', 'TORCH_ELASTIC_', 'TORCH_NCCL_',
+    'TORCH_DISABLE_SHARE_RDZV_TCP_STORE',
+)  # fmt: skip
+RESTORED = (
+    signal.SIGHUP, signal.SIGINT, signal.SIGTERM,
+    signal.SIGUSR1, signal.SIGUSR2,
+)  # fmt: skip
+
+
+class Request(NamedTuple):
+    """What a process is to do: arguments of Python, or of a launcher."""
+
+    arguments: list[str]
+    cwd: str
+    env: dict[str, str]
+    new_session: bool
+
+
+class Server:
+    """The caller's end of a server.
+
+    Args:
+        channel (socket.socket): Connected to it. It ends when that is closed.
+        env (dict[str, str]): Its environment.
+    """
+
+    def __init__(self, channel: socket.socket, env: dict[str, str]) -> None:
+        self.channel = channel
+        self.start = _start_variables(env)
+
+    def can_run(self, command: list[str], env: dict[str, str]) -> bool:
+        """Whether a process of it is as good as a fresh one."""
+        if env.get('PYTHON') != sys.executable:
+            return False  # it is to record what a launcher starts
+        if _start_variables(env) != self.start:
+            return False
+        if command[0] in LAUNCHERS:
+            return True
+        arguments = command[1:]
+        if arguments[:1] == ['-u']:
+            arguments = arguments[1:]
+        return command[0] == sys.executable and (
+            arguments[:1] in (['-m'], ['-c'])
+            or (arguments[:1] != [] and arguments[0].endswith('.py'))
+        )
+
+    def fork(self, request: Request, files: list[int]) -> int:
+        """Start a process with these as 0, 1 and 2; returns its number."""
+        _subreaper(True)
+        try:
+            _send(self.channel, json.dumps(request).encode(), files)
+            pid, _ = _receive(self.channel)
+        finally:
+            _subreaper(False)
+        return int(pid)
+
+
+def start_server(env: dict[str, str]) -> Server:
+    """Start a server with this environment, as a child of this process."""
+    ours, theirs = socket.socketpair()
+    subprocess.Popen(
+        [sys.executable, __file__, str(theirs.fileno())],
+        env=env,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.DEVNULL,
+        pass_fds=[theirs.fileno()],
+    )
+    theirs.close()
+    return Server(ours, env)
+
+
+class WarmPopen(subprocess.Popen):
+    """A ``Popen`` whose Python comes from a server.
+
+    Args:
+        server (Server): The server.
+        args (Sequence[str | Path]): The command.
+        **kwargs: Of ``Popen``; what a process of a server cannot do (see the
+            module) is started as ever.
+    """
+
+    def __init__(self, server: Server, args: Any, **kwargs: Any) -> None:
+        self._server = server
+        super().__init__([str(word) for word in args], **kwargs)
+
+    def _execute_child(self, args: list[str], *rest: Any) -> None:
+        # In this order since Python 3.7.
+        _executable, _preexec, _close, _pass, cwd, env, *_ = rest
+        files = list(rest[9:15])
+        new_session = rest[20]
+        env = dict(os.environ if env is None else env)
+        if not self._server.can_run(args, env):
+            return super()._execute_child(args, *rest)
+        arguments = args if args[0] in LAUNCHERS else args[1:]
+        where = os.path.abspath(cwd or os.getcwd())
+        request = Request(arguments, where, env, new_session)
+        # The child's ends: of stdin what it reads from, of the others what it
+        # writes to.
+        wanted = [files[0], files[3], files[5]]
+        given = [n if one == -1 else one for n, one in enumerate(wanted)]
+        try:
+            self.pid = self._server.fork(request, given)
+            self._child_created = True
+        finally:
+            self._close_pipe_fds(*files)
+        return None
+
+
+def _start_variables(env: dict[str, str]) -> dict[str, str]:
+    found = {
+        name: value
+        for name, value in env.items()
+        if name.startswith(START) and not name.startswith(LATER)
+    }
+    # The launchers set it to the other one, which rules without it.
+    if found.get('MKL_NUM_THREADS') == found.get('OMP_NUM_THREADS'):
+        found.pop('MKL_NUM_THREADS', None)
+    return found
+
+
+def _send(
+    channel: socket.socket, data: bytes, files: list[int] | None = None
+) -> None:
+    ancillary = []
+    if files:
+        rights = array.array('i', files)
+        ancillary = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, rights)]
+    channel.sendmsg([struct.pack('I', len(data))], ancillary)
+    channel.sendall(data)
+
+
+def _receive(channel: socket.socket) -> tuple[bytes, list[int]]:
+    """The next message; raises EOFError when the other end is gone."""
+    head, files, _, _ = socket.recv_fds(channel, 4, 3)
+    if not head:
+        raise EOFError
+    (left,), data = struct.unpack('I', head), b''
+    while len(data) < left:
+        data += channel.recv(left - len(data))
+    return data, files
+
+
+def _prctl(option: int, value: Any) -> None:
+    if ctypes.CDLL(None).prctl(option, value, 0, 0, 0) != 0:
+        raise OSError('prctl failed')
+
+
+def _subreaper(on: bool) -> None:
+    _prctl(36, int(on))  # PR_SET_CHILD_SUBREAPER
+
+
+def _import_all() -> None:
+    for name in (
+        'torch._dynamo', 'torch.distributed.launcher.api',
+        'torch.distributed.elastic.multiprocessing', 'mmcv.ops',
+        'mmengine.runner', 'mmdet.apis', 'mmdet.datasets', 'mmdet.engine',
+        'mmdet.evaluation', 'mmdet.models', 'mmdet.utils',
+        'mmdet.visualization', 'mmdet_megdet.cli', 'mmdet_megdet.hooks',
+        'mmdet_megdet.faults',
+    ):  # fmt: skip
+        importlib.import_module(name)
+
+
+def _serve(channel: socket.socket) -> Request:
+    """Fork processes until the caller is gone; returns in each of them."""
+    _prctl(15, SERVER_NAME.encode())  # PR_SET_NAME
+    # Threads do not come along into a fork.
+    assert len(os.listdir('/proc/self/task')) == 1
+    for number in RESTORED:
+        signal.signal(number, signal.SIG_IGN)
+    while True:
+        try:
+            data, files = _receive(channel)
+        except (EOFError, ConnectionResetError):
+            os._exit(0)
+        pid = _fork_twice()
+        if pid == 0:
+            break
+        _send(channel, str(pid).encode())
+        for descriptor in files:
+            os.close(descriptor)
+    channel.close()
+    request = Request(*json.loads(data))
+    if request.new_session:
+        os.setsid()
+    for target, source in enumerate(files):
+        os.dup2(source, target)
+        os.close(source)
+    _prctl(15, b'python')
+    return request
+
+
+def _fork_twice() -> int:
+    """Like ``os.fork``, for a process that belongs to the caller."""
+    reader, writer = os.pipe()
+    between = os.fork()
+    if between == 0:
+        between = os.getpid()
+        pid = os.fork()
+        if pid:
+            os.write(writer, str(pid).encode())
+            os._exit(0)
+        while os.getppid() == between:
+            time.sleep(0.001)
+    else:
+        os.waitpid(between, 0)
+        pid = int(os.read(reader, 99))
+    os.close(reader)
+    os.close(writer)
+    return pid
+
+
+def _what_is_launched(request: Request) -> Request:
+    """Run a launcher until it would exec Python."""
+    with tempfile.TemporaryFile() as note:
+        recorder = ROOT / 'tests' / 'tools' / 'recorder.sh'
+        env = dict(PYTHON=str(recorder), RECORD_IN=str(note.fileno()))
+        done = subprocess.run(
+            request.arguments,
+            env=request.env | env,
+            cwd=request.cwd,
+            pass_fds=[note.fileno()],
+        )
+        note.seek(0)
+        words = note.read().decode().split('\0')[:-1]
+    if not words:
+        sys.exit(done.returncode)
+    number = int(words[0])
+    found = dict(word.split('=', 1) for word in words[1 + number :])
+    del found['RECORD_IN']
+    found['PYTHON'] = sys.executable
+    return request._replace(arguments=words[1 : 1 + number], env=found)
+
+
+def _own_server(env: dict[str, str]) -> Server | Request:
+    """Fork a server for torchrun's ranks; returns a request in each rank."""
+    ours, theirs = socket.socketpair()
+    if os.fork() == 0:
+        ours.close()
+        for descriptor in (0, 1):
+            os.dup2(os.open(os.devnull, os.O_RDWR), descriptor)
+        return _serve(theirs)
+    theirs.close()
+    return Server(ours, env)
+
+
+def _prepare(request: Request, path: list[str]) -> None:
+    """All that a process finds when it starts."""
+    for number in RESTORED:
+        signal.signal(number, signal.SIG_DFL)
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    os.environ.clear()
+    os.environ.update(request.env)
+    os.chdir(request.cwd)
+    tempfile.tempdir = None
+    importlib.invalidate_caches()
+    sys.modules['numpy'].random.seed()
+    sys.path[:] = path
+
+
+def _run(arguments: list[str]) -> None:
+    if arguments[0] == '-u':
+        for name, descriptor in (('stdout', 1), ('stderr', 2)):
+            raw = io.FileIO(descriptor, 'w', closefd=False)
+            old = getattr(sys, name)
+            new = io.TextIOWrapper(
+                raw, old.encoding, old.errors, write_through=True
+            )
+            setattr(sys, name, new)
+            setattr(sys, f'__{name}__', new)
+        arguments = arguments[1:]
+    kind, *rest = arguments
+    if kind == '-m':
+        sys.argv = rest
+        sys.path.insert(0, os.getcwd())
+        runpy.run_module(rest[0], run_name='__main__', alter_sys=True)
+    elif kind == '-c':
+        sys.argv = ['-c', *rest[1:]]
+        sys.path.insert(0, '')
+        main = sys.modules['__main__'] = types.ModuleType('__main__')
+        exec(rest[0], main.__dict__)
+    else:
+        sys.argv = arguments
+        sys.path.insert(0, os.path.dirname(os.path.realpath(kind)))
+        runpy.run_path(kind, run_name='__main__')
+
+
+def main() -> None:
+    """Serve, and run in each process what it is for."""
+    path = sys.path[1:]
+    env = dict(os.environ)
+    _import_all()
+    gc.collect()
+    gc.freeze()
+    request = _serve(socket.socket(fileno=int(sys.argv[1])))
+    _prepare(request, path)
+    if request.arguments[0] in LAUNCHERS:
+        request = _what_is_launched(request)
+        _prepare(request, path)
+    if any(word in AGENTS for word in request.arguments[:2]):
+        found = _own_server(env)
+        if isinstance(found, Request):
+            request = found
+            _prepare(request, path)
+        else:
+            from torch.distributed.elastic.multiprocessing import (
+                subprocess_handler,
+            )
+
+            module = subprocess_handler.subprocess_handler
+            module.Popen = functools.partial(WarmPopen, found)
+    _run(request.arguments)
+
+
+if __name__ == '__main__':
+    main()
