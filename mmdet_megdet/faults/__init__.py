@@ -1,32 +1,21 @@
 # Copyright (c) mmdet_megdet contributors. All rights reserved.
-"""What can go wrong in a long training: one file a fault.
+"""What can go wrong in a long training: a file for each fault, and its hook.
 
-Each has the hook that looks for the fault, and what the hook does about it.
+Two methods of hooks are not MMEngine's own. ``on_error(runner, error)``:
+UpdateTrainLoop calls it when an exception ends training, on the rank that
+raised alone, and so without collectives; then the exception goes on. It is for
+giving back what was taken, and for saying more of the error.
+``before_interrupt(runner)``: PreemptionHook calls it on all ranks, after the
+update at which they have agreed to stop and ahead of the checkpoint. It is for
+what a checkpoint must hold, and collectives are allowed.
 
-Two methods of hooks are not MMEngine's own. ``on_error(runner, error)`` is
-called by :class:`~mmdet_megdet.updates.UpdateTrainLoop` when an exception
-leaves training: on the rank that raised alone, on each hook that has the
-method in the order of priorities, after which the exception goes on; a stock
-loop does not call it. No collective may be made there, since the other ranks
-may be anywhere, and none is sure to be called if one before it raises. It is
-for letting go of what was taken (:class:`FiniteLossHook`'s forward hook,
-:class:`PreemptionHook`'s signal handler), for adding to the error's message
-(:class:`OutOfMemoryHook`), and for a last line in the log
-(:class:`RankWatchHook`). ``before_interrupt(runner)`` is called by
-:class:`PreemptionHook` when all ranks have agreed to stop after an update: on
-all of them, in the ``after_train_iter`` of that update and ahead of the
-checkpoint, so collectives are allowed. It is for what a checkpoint must hold;
-:class:`~mmdet_megdet.hooks.SyncBNGroupHook` pools running statistics there.
-
-Beside the recipe's hooks a number is earlier the smaller it is. Ahead of all
-stands SameRunHook (HIGHEST, 0), before ranks do anything else together; then
-TotalBatchHook and ResumeReportHook (VERY_HIGH, 10), SetupCheckHook (HIGH, 30),
-which looks at the accumulation that TotalBatchHook has set, SyncBNGroupHook
-(ABOVE_NORMAL, 40), FiniteLossHook and OutOfMemoryHook (NORMAL, 50) and
-DataCheckHook (LOW, 70), behind hooks that change a pipeline. Behind MMEngine's
-CheckpointHook (VERY_LOW, 90) come RestartHook (90), RankWatchHook (95), for
-which the work of other hooks is part of the step before, and last
-ReadableCheckpointHook and PreemptionHook (LOWEST, 100), which ends training.
+Priorities, of which the smaller goes first, the recipe's hooks in brackets:
+SameRunHook 0, before ranks do anything else together; ResumeReportHook 10
+(TotalBatchHook 10); SetupCheckHook 30, which looks at the accumulation that
+was set (BNStatsMonitorHook 30, SyncBNGroupHook 40); FiniteLossHook and
+OutOfMemoryHook 50; DataCheckHook 70, behind what changes a pipeline;
+AtomicCheckpointHook and RestartHook 90; RankWatchHook 95; last
+ReadableCheckpointHook and PreemptionHook 100, which ends training.
 """
 
 from .checkpoint import AtomicCheckpointHook, latest_checkpoint

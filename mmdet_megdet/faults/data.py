@@ -57,14 +57,12 @@ class DataCheckHook(Hook):
 
     Contract:
 
-    - An image that is missing, cut off, or fails in the pipeline for
-      whatever other reason raises
-      :class:`~mmdet_megdet.errors.DataError` with its id and its
-      path, on the rank that loads it. (OpenCV fills up a JPEG that is cut
-      off with grey, and says nothing that stops a training.) Of JPEG and PNG
-      on a disk the last bytes are read for it.
-    - An image whose size, as the pipeline decodes it, is not the annotation
-      file's raises it too: its boxes would lie wrong.
+    - An image that is missing, cut off (OpenCV fills it up with grey), of
+      another size than the annotation file says (its boxes would lie wrong),
+      or fails in the pipeline for whatever other reason raises
+      :class:`~mmdet_megdet.errors.DataError` with its id and its path, on
+      the rank that loads it. Of JPEG and PNG on a disk the last bytes are
+      read for it.
     - Before training rank 0 judges the annotation files of training and
       validation, evaluators' included, by
       :func:`~mmdet_megdet.annotations.judge`. All ranks raise the same
@@ -158,10 +156,6 @@ def innermost(dataset: Any) -> Iterator[Any]:
 
 class CheckedPipeline(Compose):
     """A pipeline whose errors say which image they come from.
-
-    OpenCV makes a grey rest of what is missing at a JPEG's end, and turns an
-    image as its EXIF entry says, after which its boxes lie elsewhere. Training
-    would go on with that; here it is an error.
 
     Args:
         pipeline (Compose): The pipeline; the same transforms are used.

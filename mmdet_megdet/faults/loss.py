@@ -43,18 +43,16 @@ class FiniteLossHook(Hook):
 
     - Every loss of every rank is looked at in every micro-step, between
       forward and backward, and the ranks agree by an all-reduce of one
-      number. So the weights, the optimizer's state and the gradients never
-      see it.
+      number. Weights, the optimizer's state and gradients never see it.
     - All ranks say the same: which loss is what, on which rank, in which
       update and micro-step, with the ids of that rank's images.
     - ``on_failure='raise'``: all of them raise
       :class:`~mmdet_megdet.errors.NonFiniteLossError`.
-    - ``on_failure='skip'``: none of them makes the update, which needs
-      ``UpdateTrainLoop``. It is left out as a whole, since one of fewer
-      images would not be the batch that the recipe promises. Weights, the
-      optimizer's state, GradScaler's scale, the model's buffers
-      (BatchNorm's running statistics) and the EMA copy of an ``EMAHook``
-      stay as they were before it. It counts, for all schedulers alike.
+    - ``on_failure='skip'``: all of them leave out the whole update, which
+      needs ``UpdateTrainLoop``. Weights, the optimizer's state, GradScaler's
+      scale, the model's buffers (BatchNorm's running statistics) and the EMA
+      copy of an ``EMAHook`` stay as they were before it. It counts, for all
+      schedulers alike.
     - Skipped updates are counted over the whole training, resumed parts
       included, shown in the log as ``skipped_updates``, and limited.
 

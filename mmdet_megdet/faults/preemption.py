@@ -44,9 +44,9 @@ class PreemptionHook(Hook):
     SIGTERM is what Slurm sends before it takes a node, and what torchrun
     passes on. Contract:
 
-    - Ranks see the signal at different moments, and not all of them may. At
-      each optimizer update they agree by one all-reduce of a number, on the
-      CPU and in a group of their own (gloo), so that no device is waited for.
+    - Not all ranks may see the signal, nor at the same moment. At each
+      optimizer update they agree by an all-reduce of one number, on the CPU
+      and in a group of their own (gloo), so that no device is waited for.
     - After that update all pool BatchNorm's running statistics, rank 0 saves
       ``iter_N.pth`` as AtomicCheckpointHook does, and all end with status 75
       when it is whole. (torchrun hides the status, srun passes it on.)
@@ -168,7 +168,7 @@ class TerminationSignal:
         self._pipe: tuple[int, int] | None = None
 
     def install(self) -> None:
-        """From now on SIGTERM is noted and does nothing else."""
+        """Let SIGTERM be noted, and do nothing else, from now on."""
         self._pipe = os.pipe()
         for end in self._pipe:
             os.set_blocking(end, False)

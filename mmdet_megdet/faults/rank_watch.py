@@ -198,35 +198,23 @@ def _optimizers(runner: Runner) -> list[Optimizer]:
 
 @dataclass(frozen=True)
 class Beat:
-    """What a rank says of itself.
+    """What a rank says of itself, while it lives and at its end."""
 
-    Attributes:
-        number (int): Of this sign of life; it grows while the rank lives.
-        place (str): Where it is, in words.
-        error (str): With which it ends; empty while it does not.
-        follows (bool): Whether that error is one of a collective, and so
-            perhaps the consequence of another rank's end.
-        finished (bool): Whether it is done.
-    """
-
-    number: int = 0
+    number: int = 0  # grows
     place: str = 'before training'
     error: str = ''
+    # Whether the error is one of a collective, and so perhaps the consequence
+    # of another rank's end.
     follows: bool = False
     finished: bool = False
 
 
 @dataclass(frozen=True)
 class Sight:
-    """A rank as another one sees it.
+    """A rank as another one sees it."""
 
-    Attributes:
-        beat (Beat): The latest one.
-        gone (bool): Whether it has been the latest for too long.
-    """
-
-    beat: Beat
-    gone: bool
+    beat: Beat  # the latest
+    gone: bool  # whether it has been the latest for too long
 
     @property
     def explains(self) -> bool:
@@ -252,13 +240,11 @@ Sights = dict[int, Sight] | None
 class RankWatch:
     """Tell where this rank is, and look for the others when that is needed.
 
-    While training goes on a rank only writes, some 150 bytes when it gets to
-    another place, and every few seconds. It reads the others' when it has
-    been at the same place for long, when it fails, or when it has been asked
-    to end.
-
+    While training goes on a rank only writes, when it gets to another place
+    and every few seconds. It reads what the others wrote when it has been at
+    the same place for long, when it fails, or when it has been asked to end.
     A rank counts as gone when it has given no sign of life for a fifth of the
-    timeout, at most 15 seconds. (So that at half of the timeout it is known.)
+    timeout, at most 15 seconds, so that at half of the timeout it is known.
 
     Args:
         rank (int): This process.

@@ -49,8 +49,9 @@ class RestartHook(Hook):
     @master_only
     def before_train(self, runner: Runner) -> None:
         """Compare with what was done before."""
-        self._note = ProgressNote(runner.work_dir)
-        before, now = self._note.read(), runner.iter
+        self._note = Path(runner.work_dir, 'updates_done')
+        now = runner.iter
+        before = int(self._note.read_text()) if self._note.exists() else 0
         if max(before, now) == 0:
             return
         lost = max(before - now, 0)
@@ -65,32 +66,11 @@ class RestartHook(Hook):
     @master_only
     def after_train_iter(self, runner: Runner, *_: Any, **__: Any) -> None:
         """Note the update."""
+        # Replaced in one step: this process may be killed.
+        new = self._note.with_name(self._note.name + '.new')
         # The Runner counts it after its hooks.
-        self._note.write(runner.iter + 1)
-
-
-class ProgressNote:
-    """How many updates were done, as a file of the work folder says.
-
-    Args:
-        work_dir (str or Path): Which all machines see.
-    """
-
-    def __init__(self, work_dir: str | Path) -> None:
-        self._path = Path(work_dir, 'updates_done')
-
-    def write(self, updates: int) -> None:
-        """Replace the number, in one step."""
-        new = self._path.with_name(self._path.name + '.new')
-        new.write_text(f'{updates}\n')
-        new.replace(self._path)
-
-    def read(self) -> int:
-        """Return the number; 0 if there is none."""
-        try:
-            return int(self._path.read_text())
-        except FileNotFoundError:
-            return 0
+        new.write_text(f'{runner.iter + 1}\n')
+        new.replace(self._note)
 
 
 def announce_agent() -> None:
