@@ -71,6 +71,11 @@ class AtomicCheckpointHook(CheckpointHook):
         ...     checkpoint=dict(type='AtomicCheckpointHook', interval=1))
     """
 
+    # MMEngine's, which has no annotations.
+    backend_args: dict | None
+    file_backend: Any
+    last_ckpt: str
+
     def before_train(self, runner: Runner) -> None:
         """Choose the writing, and clear away what a killed run left."""
         out_dir = self.out_dir or runner.work_dir

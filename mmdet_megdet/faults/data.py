@@ -190,7 +190,7 @@ class CheckedPipeline(Compose):
 
     def _transform(self, data: dict) -> dict | None:
         """Apply the transforms, and look at what loading has made."""
-        said = data.get('width'), data.get('height')
+        said: Any = data.get('width'), data.get('height')
         # Some data sets do not know the sizes.
         loaded = 'ori_shape' in data or not all(said)
         for transform in self.transforms:
@@ -298,12 +298,15 @@ def _check_files(cfg: Config | dict, roles: Sequence[str]) -> None:
     """Refuse what a rank sees without reading a file."""
     uses, evaluations, verdicts = configured(cfg, roles)
     faults = [f'{v.text} {v.remedy}' for v in verdicts if v.level == 'broken']
-    paths = dict.fromkeys(x.path for x in [*uses, *evaluations])
-    faults += filter(None, map(unreadable, paths))
+    faults += filter(None, map(unreadable, _paths(uses, evaluations)))
     if faults:
         # Files may be missing on one machine alone.
         here = f'rank {get_rank()}: ' if get_world_size() > 1 else ''
         raise DataError(here + ' '.join(faults))
+
+
+def _paths(*parts: Sequence[Any]) -> list[str]:
+    return list(dict.fromkeys(one.path for part in parts for one in part))
 
 
 def _judge_once(cfg: Config | dict, roles: Sequence[str]) -> list[Verdict]:
@@ -324,7 +327,7 @@ def _files_and_uses(cfg: Config | dict, roles: Sequence[str]) -> tuple:
             (use.role, use.path, use.classes, use.with_masks, repr(settings))
         )
     states = []
-    for path in dict.fromkeys(x.path for x in [*uses, *evaluations]):
+    for path in _paths(uses, evaluations):
         state = Path(path).stat()
         states.append((path, state.st_mtime_ns, state.st_size))
     return tuple(roles), tuple(parts), tuple(states)

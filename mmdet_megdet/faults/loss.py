@@ -194,7 +194,7 @@ class FiniteLossHook(Hook):
         for buffer, before in zip(buffers, self._buffers, strict=True):
             buffer.copy_(before)
         for ema_model in self._ema_models():
-            ema_model.update_parameters = _leave_out
+            vars(ema_model)['update_parameters'] = _leave_out
         print_log(
             f'{text} The update is skipped, number {skipped} of at most '
             f'{self.max_skips}.',

@@ -256,7 +256,9 @@ def _updated(wrapper: OptimWrapper | OptimWrapperDict) -> bool:
 
 
 def _cpu_group() -> dist.ProcessGroup:
-    timeout = group_timeout(dist.group.WORLD, torch.device(get_device()))
+    world = dist.group.WORLD
+    assert world is not None  # there are several ranks
+    timeout = group_timeout(world, torch.device(get_device()))
     try:
         return dist.new_group(backend='gloo', timeout=timeout)
     except RuntimeError as error:

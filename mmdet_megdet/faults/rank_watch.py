@@ -183,9 +183,10 @@ class RankWatchHook(Hook):
 
 def _timeout() -> float:
     """Return the seconds after which the run's collectives give up."""
-    if not dist.is_initialized():
+    world = dist.group.WORLD
+    if world is None:
         return _TORCH_TIMEOUT
-    timeout = group_timeout(dist.group.WORLD, torch.device(get_device()))
+    timeout = group_timeout(world, torch.device(get_device()))
     return _TORCH_TIMEOUT if timeout is None else timeout.total_seconds()
 
 

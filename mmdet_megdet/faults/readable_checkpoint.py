@@ -133,7 +133,7 @@ def plain(value: Any) -> Any:
     return value
 
 
-def _plain_mapping(value: Mapping) -> Mapping:
+def _plain_mapping(value: Any) -> Any:
     items = {plain(key): plain(item) for key, item in value.items()}
     if type(value) not in _DICTS:
         return items

@@ -228,7 +228,8 @@ def _of_scheduler(
     arguments = {
         name
         for kind in type(scheduler).__mro__
-        for name in inspect.signature(kind.__init__).parameters
+        if '__init__' in vars(kind)
+        for name in inspect.signature(vars(kind)['__init__']).parameters
     } - {'last_step', 'optimizer', 'verbose'}
     for key in sorted(arguments & own.keys() & state.keys()):
         saved, today = _shown(state[key]), _shown(own[key])

@@ -10,7 +10,7 @@ other hooks call too.
 from __future__ import annotations
 
 import random
-from collections.abc import Sequence, Sized
+from collections.abc import Sequence
 from itertools import islice
 from typing import Any, Literal
 from weakref import WeakKeyDictionary
@@ -209,8 +209,8 @@ def check_end(loader: DataLoader, kind: str) -> None:
     # one. (mmdet's batch samplers would keep what was not asked for to the
     # end.)
     batches = loader.batch_sampler
-    source = loader if batches is None else batches
-    sampler = getattr(source, 'sampler', source)
+    source: Any = loader if batches is None else batches
+    sampler: Any = getattr(source, 'sampler', source)
     if not _is_endless(sampler):
         return
     remedy = f"{kind}_dataloader.sampler=dict(type='DefaultSampler')"
@@ -226,7 +226,7 @@ def check_end(loader: DataLoader, kind: str) -> None:
 def _is_endless(sampler: Any) -> bool:
     if any(kind.__name__ in _ENDLESS for kind in type(sampler).__mro__):
         return True
-    if not isinstance(sampler, Sized) or len(sampler) == 0:
+    if not hasattr(sampler, '__len__') or len(sampler) == 0:
         return False
     states = random.getstate(), np.random.get_state(), torch.get_rng_state()
     more = next(islice(sampler, len(sampler), None), None)
@@ -245,12 +245,13 @@ def check_lengths(
     """
     if all(lengths) if kind == 'train' else any(lengths):
         return
-    size = loader.batch_size or getattr(
+    dataset: Any = loader.dataset
+    size: Any = loader.batch_size or getattr(
         loader.batch_sampler, 'batch_size', 'another number'
     )
     raise ConfigError(
         f'{kind}_dataloader makes no batch on rank {lengths.index(0)}: the '
-        f'data set has {len(loader.dataset)} image(s) (after filtering), and '
+        f'data set has {len(dataset)} image(s) (after filtering), and '
         f'a batch of a rank takes {size}. Check its ann_file '
         'and filter_cfg, take fewer images per GPU or fewer GPUs, or repeat '
         'the data set by RepeatDataset.'
@@ -275,12 +276,11 @@ def check_orientations(loader: DataLoader) -> None:
     A collective. How many batches a rank makes depends on how many of its
     images are portraits in that epoch; see :func:`aspect_ratio_note`.
     """
+    batches: Any = loader.batch_sampler
     with all_raise():
-        note = _orientation_note(loader.batch_sampler)
+        note = _orientation_note(batches)
         # The look at the data may take seconds: only if it matters.
-        if note is not None and _has_both_orientations(
-            loader.batch_sampler.sampler.dataset
-        ):
+        if note and _has_both_orientations(batches.sampler.dataset):
             raise ConfigError(note)
 
 

@@ -7,10 +7,9 @@ import functools
 import sys
 from collections.abc import Callable, Sequence
 from types import CodeType
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import torch
-import torch.distributed
 from torch import Tensor, nn
 
 
@@ -94,7 +93,7 @@ def is_low_rank(model: nn.Module) -> bool:
     return any(isinstance(state, PowerSGDState) for _, state in hooks)
 
 
-def default_store() -> torch.distributed.Store:
+def default_store() -> Any:
     """Return the store by which the ranks met.
 
     ``init_process_group`` makes it and has no public name for it. Ranks tell
