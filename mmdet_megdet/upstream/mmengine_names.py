@@ -199,3 +199,21 @@ def runner_without_model(
     runner._train_dataloader = loader
     runner._train_loop = train_cfg
     return runner
+
+
+def resumed_from(runner: Runner) -> str | None:
+    """Return the checkpoint from which a runner resumes, if it does.
+
+    The Runner keeps its arguments ``resume`` and ``load_from`` to itself.
+    Without them a warning could not say from where a run goes on.
+    """
+    return runner._load_from if runner._resume else None
+
+
+def chosen_indices(dataset: Any) -> Any:
+    """Return the ``indices`` with which a BaseDataset was built.
+
+    Without them the annotations of images that are left out would be judged
+    too.
+    """
+    return getattr(dataset, '_indices', None)

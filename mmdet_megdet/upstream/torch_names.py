@@ -247,3 +247,14 @@ def recorded_operations() -> Iterator[list[Operation]]:
 def _tensors(value: object) -> list[Tensor]:
     values = value if isinstance(value, (tuple, list)) else [value]
     return [v for v in values if isinstance(v, Tensor)]
+
+
+def default_store() -> Any:
+    """Return the store by which the ranks met.
+
+    ``init_process_group`` makes it and has no public name for it. Ranks tell
+    there where they are, without a collective (``RankWatchHook``).
+    """
+    from torch.distributed.distributed_c10d import _get_default_store
+
+    return _get_default_store()

@@ -25,11 +25,13 @@ from mmdet_megdet.upstream.mmengine_names import (
     accumulation_of,
     annealing_functions,
     built_loop,
+    chosen_indices,
     count_skipped_update,
     draw_on_every_rank,
     has_seed_of_each_rank,
     is_cut_to_batches,
     load_as_torch_does,
+    resumed_from,
     resumes,
     schedulers_of,
     set_accumulation,
@@ -208,3 +210,26 @@ def test_a_runner_without_model_builds_schedulers():
         [dict(type='MultiStepLR', milestones=[2])]
     )
     assert scheduler.end == 4  # the loop's epochs
+
+
+@pytest.mark.parametrize('resume', [False, True])
+def test_resumed_from(tmp_path, resume):
+    train(tmp_path / 'run', train_cfg__max_epochs=1)
+    path = str(tmp_path / 'run' / 'epoch_1.pth')
+    settings = dict(load_from=path, resume=resume, train_cfg__max_epochs=1)
+    runner = train(tmp_path / 'again', **settings)
+    assert resumed_from(runner) == (path if resume else None)
+
+
+def test_built_loop(tmp_path):
+    """Of what it did not run a Runner keeps the config."""
+    runner = train(tmp_path, train_cfg__max_epochs=1)
+    assert built_loop(runner, 'train') is runner.train_loop
+    assert built_loop(runner, 'val') is runner.val_loop
+    assert built_loop(runner, 'test') is None
+
+
+def test_chosen_indices():
+    assert chosen_indices(Three()) is None
+    assert chosen_indices(Three(indices=[0, 2])) == [0, 2]
+    assert chosen_indices([1, 2]) is None

@@ -185,139 +185,6 @@ from mmdet_megdet.upstream.torch_names import (
 )
 
 
-@outside_graphs
-def twice(x):
-    torch._dynamo.graph_break()  # what is inside makes no more of them
-    return 2 * x
-
-
-@inlined_only
-def twice_or_not(x, wanted):
-    return twice(x) if wanted else x
-
-
-def test_a_call_outside_graphs_is_one_break():
-    x = torch.ones(2)
-    for wanted, breaks in ((True, 1), (False, 0)):
-        counters.clear()
-        step = torch.compile(
-            lambda x, wanted=wanted: twice_or_not(x + 1, wanted) - 1,
-            backend='eager',
-        )
-        expected = twice_or_not(x + 1, wanted) - 1
-        assert all(torch.equal(step(x), expected) for _ in range(2))
-        assert sum(counters['graph_break'].values()) == breaks
-
-
-def test_they_write_in_place():
-    a, b = torch.tensor([1.0, 5.0]), torch.tensor([3.0, 1.0])
-    for write, expected in (
-        (lambda: lerp_all([a], [b], 0.5), [2.0, 3.0]),
-        (lambda: maximum_all([a], [b]), [3.0, 3.0]),
-        (lambda: copy_all([a], [b]), [3.0, 1.0]),
-    ):
-        write()
-        assert a.tolist() == expected
-
-
-def test_no_tensors_are_nothing_to_do():
-    copy_all([], [])
-    lerp_all([], [], 0.5)
-    maximum_all([], [])
-
-
-@pytest.mark.parametrize(
-    ('comm_hook', 'low_rank'), [('powerSGD', True), ('fp16_compress', False)]
-)
-def test_gradients_of_low_rank(tmp_path, comm_hook, low_rank):
-    store = torch.distributed.FileStore(str(tmp_path / 'store'), 1)
-    torch.distributed.init_process_group(
-        'gloo', rank=0, world_size=1, store=store
-    )
-    try:
-        model = DistributedDataParallel(torch.nn.Linear(2, 2))
-        register_comm_hook(model, comm_hook)
-        assert is_low_rank(model) is low_rank
-        assert not is_low_rank(model.module)
-    finally:
-        torch.distributed.destroy_process_group()
-
-
-def test_workers_that_persist_end():
-    loader = DataLoader(range(2), num_workers=1, persistent_workers=True)
-    first = iter(loader)
-    assert iter(loader) is first
-    end_workers(loader)
-    assert iter(loader) is not first
-
-
-def test_a_forward_that_backward_repeats_is_told_from_the_first():
-    told = []
-
-    def note(x):
-        told.append(in_recomputation())
-        return x.sin()
-
-    for use_reentrant in (True, False):
-        x = torch.ones(2, requires_grad=True)
-        y = torch.utils.checkpoint.checkpoint(
-            note, x, use_reentrant=use_reentrant
-        )
-        y.sum().backward()
-    assert told == [False, True] * 2
-
-
-def test_the_timeout_of_a_group(tmp_path):
-    store = torch.distributed.FileStore(str(tmp_path / 'store'), 1)
-    torch.distributed.init_process_group(
-        'gloo', rank=0, world_size=1, store=store, timeout=timedelta(seconds=9)
-    )
-    try:
-        group = torch.distributed.group.WORLD
-        assert group_timeout(group, torch.device('cpu')) == timedelta(
-            seconds=9
-        )
-    finally:
-        torch.distributed.destroy_process_group()
-
-
-@pytest.mark.parametrize(
-    'backend', [{}, dict(options=None), dict(options=SimpleNamespace())]
-)
-def test_backends_that_tell_no_timeout(backend):
-    group = SimpleNamespace(_get_backend=lambda _: SimpleNamespace(**backend))
-    assert group_timeout(group, torch.device('cpu')) is None
-    assert group_timeout(object(), torch.device('cpu')) is None
-
-
-class NCCLOptions:
-    def __init__(self):
-        self.config = SimpleNamespace(max_ctas=None)
-        self._timeout = timedelta(seconds=600)
-
-
-@pytest.mark.parametrize('timeout', [timedelta(seconds=90), None])
-def test_nccl_gets_a_small_communicator(timeout):
-    nccl = SimpleNamespace(Options=NCCLOptions)
-    with mock.patch.object(
-        torch.distributed, 'ProcessGroupNCCL', nccl, create=True
-    ):
-        options = small_nccl_options(2, timeout)
-        assert options.config.max_ctas == 2
-        assert options._timeout == (timeout or timedelta(seconds=600))
-        # Built for an NCCL without such settings.
-        nccl.Options = SimpleNamespace
-        assert small_nccl_options(2, timeout) is None
-
-
-@pytest.mark.skipif(
-    not torch.distributed.is_nccl_available(), reason='a torch without NCCL'
-)
-def test_torch_has_the_settings_of_a_small_communicator():
-    options = small_nccl_options(2, timedelta(seconds=90))
-    assert options.config.max_ctas == 2
-
-
 def test_synchronised_batch_norm_is_that_of_gpus(tmp_path):
     store = torch.distributed.FileStore(str(tmp_path / 'store'), 1)
     torch.distributed.init_process_group(
@@ -344,3 +211,79 @@ def test_operations_are_recorded_with_what_they_read_and_write():
     assert {id(t) for t in summed} == {id(z)}
     assert [id(t) for t in factors] == [id(x)]
     assert {id(t) for t in products} == {id(x)}
+
+
+from collections import OrderedDict
+from datetime import timedelta
+
+import pytest
+import torch
+import torch.distributed as dist
+
+from mmdet_megdet.upstream.torch_names import (
+    copy_versions,
+    default_store,
+    inlined_only,
+    outside_graphs,
+)  # Copyright (c) mmdet_megdet contributors. All rights reserved.
+
+"""What the private names of torch are used for still holds."""
+
+from datetime import timedelta
+from types import SimpleNamespace
+
+import pytest
+import torch
+import torch.utils.checkpoint
+
+from mmdet_megdet.upstream.torch_names import (
+    inlined_only,
+    outside_graphs,
+)  # Copyright (c) mmdet_megdet contributors. All rights reserved.
+
+"""What the private names of torch are used for still holds."""
+
+from datetime import timedelta
+from types import SimpleNamespace
+
+import pytest
+import torch
+import torch.utils.checkpoint
+
+from mmdet_megdet.upstream.torch_names import (
+    inlined_only,
+    outside_graphs,
+)
+
+
+def test_default_store(tmp_path):
+    """A clone of it has what ranks have set, and its own timeout."""
+    store = dist.FileStore(str(tmp_path / 'store'), 1)
+    dist.init_process_group('gloo', store=store, rank=0, world_size=1)
+    try:
+        clone = default_store().clone()
+        clone.set_timeout(timedelta(seconds=0.2))
+        default_store().set('a', 'b')
+        assert clone.get('a') == b'b'
+        with pytest.raises(RuntimeError):
+            clone.get('other')
+    finally:
+        dist.destroy_process_group()
+
+
+def test_copy_versions():
+    class Third(torch.nn.BatchNorm1d):
+        _version = 3
+
+        def _load_from_state_dict(self, state, prefix, metadata, *others):
+            self.loaded = metadata.get('version')
+            super()._load_from_state_dict(state, prefix, metadata, *others)
+
+    state = Third(2).state_dict()
+    copy, norm = OrderedDict(state), Third(2)
+    norm.load_state_dict(copy)
+    assert norm.loaded is None
+    copy_versions(copy, state)
+    norm.load_state_dict(copy)
+    assert norm.loaded == 3
+    copy_versions({}, {})  # of no model

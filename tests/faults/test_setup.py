@@ -13,9 +13,9 @@ from mmengine.runner import Runner
 from torch.utils.data import DataLoader, RandomSampler
 
 from mmdet_megdet.errors import ConfigError
-from mmdet_megdet.faults import setup as loaders
-from mmdet_megdet.faults.setup import _check_same_lengths
-from mmdet_megdet.runtime import adapt_config, check_warmup_ends
+from mmdet_megdet.faults import setup
+from mmdet_megdet.runtime import adapt_config
+from mmdet_megdet.runtime.config import check_warmup_ends
 from tests.data.tiny_run import tiny_config
 
 STEP = dict(type='StepLR', step_size=2)
@@ -189,16 +189,18 @@ def test_a_warmup_without_an_end(tmp_path, configs):
 
 def test_one_rank_may_have_nothing_to_validate():
     loader = DataLoader(range(1), batch_size=1)
-    loaders.check_lengths(loader, 'val', [1, 0])
+    setup.check_lengths(loader, 'val', [1, 0])
     for kind, lengths in (('train', [1, 0]), ('test', [0, 0])):
         with pytest.raises(ConfigError, match=f'{kind}_dataloader makes no'):
-            loaders.check_lengths(loader, kind, lengths)
+            setup.check_lengths(loader, kind, lengths)
 
 
 def test_ranks_with_different_numbers_of_batches():
-    _check_same_lengths([4, 4])
-    with pytest.raises(ConfigError, match=r'4 on rank 0, 3 on rank 1.*round'):
-        _check_same_lengths([4, 3])
+    setup.check_same_lengths([4, 4])
+    with pytest.raises(
+        ConfigError, match=r'4 on rank 0 and 3 on rank 1.*round'
+    ):
+        setup.check_same_lengths([4, 3])
 
 
 class Images(list):
@@ -222,7 +224,7 @@ def test_orientations_where_ranks_can_differ():
     """On one rank here; see test_recipe's epochs for several."""
     mixed, landscapes = [9, 11] * 8, [11] * 16
     with pytest.raises(ConfigError, match=r'16 images.*UpdateTrainLoop'):
-        loaders.check_orientations(make_loader(mixed, 4))
+        setup.check_orientations(make_loader(mixed, 4))
     for loader in (
         make_loader(landscapes, 4),
         make_loader(mixed, 3),
@@ -230,12 +232,12 @@ def test_orientations_where_ranks_can_differ():
         make_loader(mixed, 4, drop_last=False),
         DataLoader(Images(mixed), batch_size=4, drop_last=True),
     ):
-        loaders.check_orientations(loader)
+        setup.check_orientations(loader)
     several = MultiDataAspectRatioBatchSampler(
         DefaultSampler(Images(mixed), seed=0), [3], num_datasets=1
     )
     with pytest.raises(ConfigError, match='MultiDataAspectRatio'):
-        loaders.check_orientations(
+        setup.check_orientations(
             DataLoader(several.sampler.dataset, batch_sampler=several)
         )
 
@@ -245,5 +247,5 @@ def test_what_is_drawn_for_the_check_is_put_back():
     np.random.seed(3)
     before = np.random.rand(2)
     np.random.seed(3)
-    loaders.check_end(loader, 'train')
+    setup.check_end(loader, 'train')
     assert (np.random.rand(2) == before).all()

@@ -10,12 +10,13 @@ import pytest
 from mmengine.config import Config
 
 from mmdet_megdet.errors import ConfigError
-from mmdet_megdet.faults.restart import (
-    ProgressNote,
+from mmdet_megdet.faults import (
     choose_images,
     planned_batch,
     would_fail_again,
 )
+from tests.data.faults_run import train
+from tests.data.tiny_run import log_of
 from tests.tools.command import environment, start
 
 
@@ -78,17 +79,32 @@ def test_images_are_chosen():
         choose_images(config(), 12, 24)
 
 
-def test_progress(tmp_path):
-    note = ProgressNote(tmp_path)
-    assert note.read() == 0
-    for updates in (1, 12, 9):
-        note.write(updates)
-        assert ProgressNote(tmp_path).read() == updates
+def test_what_is_made_again_is_told(tmp_path):
+    """The note says 7 updates where the checkpoint has 4."""
+    hook = dict(custom_hooks=[dict(type='RestartHook')], log_level='INFO')
+    train(tmp_path, train_cfg__max_epochs=1, **hook)
+    note = tmp_path / 'updates_done'
+    assert note.read_text() == '4\n'
+    assert 'RestartHook: training' not in log_of(tmp_path)
+    note.write_text('7\n')
+    path = str(tmp_path / 'epoch_1.pth')
+    train(
+        tmp_path,
+        train_cfg__max_epochs=2,
+        resume=True,
+        load_from=path,
+        **hook,
+    )
+    assert (
+        'WARNING - RestartHook: training goes on with 1 rank(s) after update '
+        '4. It had come to update 7: 3 update(s) are lost and made again.'
+    ) in log_of(tmp_path)
+    assert note.read_text() == '8\n'
 
 
 AGENT = """
 import os, sys, time
-from mmdet_megdet.faults.restart import announce_agent
+from mmdet_megdet.faults import announce_agent
 announce_agent()
 if os.fork():
     time.sleep(3600)
@@ -97,7 +113,7 @@ exec(sys.argv[1])
 """
 PROCESS = """
 import signal, time
-from mmdet_megdet.faults.restart import end_with_agent
+from mmdet_megdet.faults import end_with_agent
 {before}
 end_with_agent()
 print('ready', flush=True)

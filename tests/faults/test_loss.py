@@ -11,13 +11,50 @@ from torch import nn
 
 from mmdet_megdet.errors import ConfigError, NonFiniteLossError
 from mmdet_megdet.faults import FiniteLossHook
+from mmdet_megdet.faults.loss import (
+    describe_not_finite,
+    named_losses,
+    not_finite,
+)
 from tests.data.image_run import changed, images_config, train_on_images
 from tests.data.image_task import write_images
 from tests.data.tiny_run import log_of
 
+CPU = torch.device('cpu')
 # What an iteration without an update changes when none is accumulated.
 NOTHING = set()
 ALL = {'weights', 'buffers', 'momenta', 'ema'}
+
+
+def test_names_are_those_that_are_summed_up():
+    """By the same rule as MMEngine's parse_losses."""
+    output = dict(
+        loss_cls=[torch.tensor(1.0), torch.tensor([2.0, 4.0])],
+        loss_box=torch.tensor(5, dtype=torch.float16),
+        acc=torch.tensor(float('nan')),
+    )
+    losses = named_losses(output)
+    assert losses == {'loss_cls[0]': 1, 'loss_cls[1]': 3, 'loss_box': 5}
+    assert not_finite(losses, CPU).tolist() == [0]
+    assert describe_not_finite(losses) == ''
+    assert named_losses(torch.ones(3)) == {}
+    assert not_finite({}, CPU).tolist() == [0]
+
+
+@pytest.mark.parametrize(
+    ('values', 'text'),
+    [
+        ((1.0, float('nan')), 'loss_1 is nan'),
+        ((float('-inf'), 1.0), 'loss_0 is -inf'),
+        # Their sum is NaN.
+        ((float('inf'), float('-inf')), 'loss_0 is inf, loss_1 is -inf'),
+        ((3e38, 3e38), 'the sum of losses is 6e+38'),
+    ],
+)
+def test_what_is_not_finite(values, text):
+    losses = {f'loss_{i}': torch.tensor(v) for i, v in enumerate(values)}
+    assert not_finite(losses, CPU).tolist() == [1]
+    assert describe_not_finite(losses) == text
 
 
 @pytest.fixture(scope='module')
@@ -183,11 +220,16 @@ def test_gradients_that_overflow_stay_grad_scalers_business(
     assert runner.message_hub.get_info('skipped_updates') is None
 
 
-def test_wrong_options_are_refused():
-    with pytest.raises(ConfigError, match="on_failure='warn' is neither"):
-        FiniteLossHook(on_failure='warn')
-    with pytest.raises(ConfigError, match='max_skips=0 is not a positive'):
-        FiniteLossHook(max_skips=0)
+@pytest.mark.parametrize(
+    ('option', 'text'),
+    [
+        (dict(on_failure='warn'), "on_failure='warn' is neither"),
+        (dict(max_skips=0), 'max_skips=0 is not a positive'),
+    ],
+)
+def test_wrong_options_are_refused(option, text):
+    with pytest.raises(ConfigError, match=text):
+        FiniteLossHook(**option)
 
 
 def test_skipping_needs_the_loop(train):
