@@ -309,7 +309,8 @@ class Layer:
     def stays_visible(self, mask: np.ndarray) -> bool:
         """Return whether enough is left in sight with ``mask`` in front."""
         left = np.count_nonzero(self.visible & ~mask)
-        return left >= MIN_VISIBLE * np.count_nonzero(self.coverage >= 128)
+        whole = np.count_nonzero(self.coverage >= 128)
+        return bool(left >= MIN_VISIBLE * whole)
 
 
 def _compose(
