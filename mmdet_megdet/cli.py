@@ -28,9 +28,12 @@ from .errors import (
     MegDetError,
     Preempted,
 )
-from .faults.data import check_annotation_files, data_check_of
-from .faults.rank_watch import is_collective_error
-from .faults.same_run import check_same_run
+from .faults import (
+    check_annotation_files,
+    check_same_run,
+    data_check_of,
+    is_collective_error,
+)
 from .runtime import adapt_config, init_distributed, trust_checkpoints
 
 

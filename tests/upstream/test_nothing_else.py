@@ -20,42 +20,8 @@ PUBLIC = {
     '_BatchNorm': 'to be a subclass of it: see DESIGN of sync_bn/layer.py',
     '_ParamScheduler': 'the base class of all schedulers, in __all__',
 }
-# Elsewhere for a reason, or until a room has moved its own.
-F, TRAFFIC = 'mmdet_megdet/faults/', 'a benchmark that counts operations'
+# Elsewhere for a reason.
 ALLOWED = {
-    (F + 'checkpoint.py', '_load_from'): 'moves',
-    (F + 'checkpoint.py', '_resume'): 'moves',
-    (F + 'data.py', '_indices'): 'moves',
-    (F + 'data.py', '_train_loop'): 'moves',
-    (F + 'data.py', '_val_loop'): 'moves',
-    (F + 'preemption.py', '_train_loop'): 'moves',
-    (F + 'preemption.py', '_val_loop'): 'moves',
-    (F + 'rank_watch.py', '_get_default_store'): 'moves',
-    (F + 'readable_checkpoint.py', '_metadata'): 'moves',
-    (F + 'setup.py', '_accumulative_counts'): 'moves',
-    ('mmdet_megdet/hooks/batch_facts.py', '_accumulative_counts'): 'moves',
-    (
-        'mmdet_megdet/hooks/bn_stats_monitor.py',
-        '_accumulative_counts',
-    ): 'moves',
-    ('mmdet_megdet/hooks/total_batch.py', '_accumulative_counts'): 'moves',
-    ('mmdet_megdet/hooks/total_batch.py', '_train_loop'): 'moves',
-    ('mmdet_megdet/sync_bn/convert.py', '_plain_class'): 'our own layer',
-    ('mmdet_megdet/sync_bn/groups.py', '_get_backend'): 'moves',
-    ('mmdet_megdet/sync_bn/groups.py', '_timeout'): 'moves',
-    ('mmdet_megdet/sync_bn/recomputation.py', '_C'): 'moves',
-    (
-        'mmdet_megdet/sync_bn/recomputation.py',
-        '_current_graph_task_id',
-    ): 'moves',
-    ('mmdet_megdet/updates/loop.py', '_accumulative_counts'): 'moves',
-    ('mmdet_megdet/updates/loop.py', '_randomness_cfg'): 'moves',
-    ('tools/analysis/rehearsal.py', '_accumulative_counts'): 'moves',
-    ('tools/analysis/rehearsal.py', '_max_epochs'): 'moves',
-    ('tools/benchmark/bn_layers.py', '_functions'): "torch's SyncBatchNorm",
-    ('tools/benchmark/bn_traffic.py', '_python_dispatch'): TRAFFIC,
-    ('tools/benchmark/bn_traffic.py', '_pytree'): TRAFFIC,
-    ('tools/benchmark/bn_traffic.py', '_schema'): TRAFFIC,
     ('tools/setup/install.py', '_base_executable'): 'ahead of any package',
 }
 

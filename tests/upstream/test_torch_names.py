@@ -1,12 +1,14 @@
 # Copyright (c) mmdet_megdet contributors. All rights reserved.
 """What the private names of torch are used for still holds."""
 
+from collections import OrderedDict
 from datetime import timedelta
 from types import SimpleNamespace
 from unittest import mock
 
 import pytest
 import torch
+import torch.distributed as dist
 import torch.utils.checkpoint
 from torch._dynamo.utils import counters
 from torch.nn.parallel import DistributedDataParallel
@@ -15,6 +17,8 @@ from torch.utils.data import DataLoader
 from mmdet_megdet.runtime.comm_hook import register_comm_hook
 from mmdet_megdet.upstream.torch_names import (
     copy_all,
+    copy_versions,
+    default_store,
     end_workers,
     group_timeout,
     in_recomputation,
@@ -23,7 +27,9 @@ from mmdet_megdet.upstream.torch_names import (
     lerp_all,
     maximum_all,
     outside_graphs,
+    recorded_operations,
     small_nccl_options,
+    synchronised_batch_norm,
 )
 
 
@@ -160,31 +166,6 @@ def test_torch_has_the_settings_of_a_small_communicator():
     assert options.config.max_ctas == 2
 
 
-import pytest
-import torch
-
-from mmdet_megdet.upstream.torch_names import (
-    inlined_only,
-    outside_graphs,
-    recorded_operations,
-    synchronised_batch_norm,
-)  # Copyright (c) mmdet_megdet contributors. All rights reserved.
-
-"""What the private names of torch are used for still holds."""
-
-from datetime import timedelta
-from types import SimpleNamespace
-
-import pytest
-import torch
-import torch.utils.checkpoint
-
-from mmdet_megdet.upstream.torch_names import (
-    inlined_only,
-    outside_graphs,
-)
-
-
 def test_synchronised_batch_norm_is_that_of_gpus(tmp_path):
     store = torch.distributed.FileStore(str(tmp_path / 'store'), 1)
     torch.distributed.init_process_group(
@@ -211,49 +192,6 @@ def test_operations_are_recorded_with_what_they_read_and_write():
     assert {id(t) for t in summed} == {id(z)}
     assert [id(t) for t in factors] == [id(x)]
     assert {id(t) for t in products} == {id(x)}
-
-
-from collections import OrderedDict
-from datetime import timedelta
-
-import pytest
-import torch
-import torch.distributed as dist
-
-from mmdet_megdet.upstream.torch_names import (
-    copy_versions,
-    default_store,
-    inlined_only,
-    outside_graphs,
-)  # Copyright (c) mmdet_megdet contributors. All rights reserved.
-
-"""What the private names of torch are used for still holds."""
-
-from datetime import timedelta
-from types import SimpleNamespace
-
-import pytest
-import torch
-import torch.utils.checkpoint
-
-from mmdet_megdet.upstream.torch_names import (
-    inlined_only,
-    outside_graphs,
-)  # Copyright (c) mmdet_megdet contributors. All rights reserved.
-
-"""What the private names of torch are used for still holds."""
-
-from datetime import timedelta
-from types import SimpleNamespace
-
-import pytest
-import torch
-import torch.utils.checkpoint
-
-from mmdet_megdet.upstream.torch_names import (
-    inlined_only,
-    outside_graphs,
-)
 
 
 def test_default_store(tmp_path):
