@@ -79,7 +79,8 @@ def test_the_layer_and_the_arithmetic_stand_alone():
     allowed = {
         'sync_bn': {'mmengine.registry'},
         'recipe': set(),
-        'annotations': {'mmengine.registry'},
+        # Inside a function, to look a data set's class up.
+        'annotations': {'mmengine.registry', 'mmdet.datasets'},
         'text.py': set(),
         'errors.py': set(),
     }
