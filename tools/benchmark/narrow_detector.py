@@ -107,9 +107,15 @@ def prepare_images(args: argparse.Namespace) -> None:
 
 
 def average_precisions(runner: Runner) -> dict[str, float]:
-    """Return the metrics of a training's last validation."""
-    scalars = runner.message_hub.log_scalars
-    return {n: float(scalars[f'val/coco/{n}'].current()) for n in METRICS}
+    """Return the metrics of a training's last validation.
+
+    CocoMetric says nothing of a model that detects nothing: its AP is 0.
+    """
+    found = {
+        name: runner.message_hub.log_scalars.get(f'val/coco/{name}')
+        for name in METRICS
+    }
+    return {n: float(v.current()) if v else 0.0 for n, v in found.items()}
 
 
 class Results:
