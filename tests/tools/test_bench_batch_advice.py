@@ -101,15 +101,10 @@ def test_the_table(made):
     ) in lines
 
 
-@pytest.mark.parametrize(
-    ('logged', 'expected'),
-    [
-        ({'bbox_mAP': 0.4, 'bbox_mAP_50': 0.7},) * 2,
-        ({}, {'bbox_mAP': 0.0, 'bbox_mAP_50': 0.0}),
-    ],
-)
-def test_a_model_that_detects_nothing_has_an_ap_of_0(logged, expected):
+@pytest.mark.parametrize('logged', [{}, dict(bbox_mAP=0.4, bbox_mAP_50=0.7)])
+def test_a_model_that_detects_nothing_has_an_ap_of_0(logged):
     hub = MessageHub('advice')
     hub.update_scalars({f'val/coco/{k}': v for k, v in logged.items()})
     runner = SimpleNamespace(message_hub=hub)
+    expected = logged or dict(bbox_mAP=0.0, bbox_mAP_50=0.0)
     assert bench.narrow.average_precisions(runner) == expected
