@@ -17,7 +17,7 @@ from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
 from ..errors import ConfigError
-from ..monitor import Record
+from ..monitor import JsonLines
 from ..noise import (
     TOTAL,
     GradientMeter,
@@ -222,7 +222,7 @@ class GradientNoiseHook(Hook):
 
 
 def _record(
-    runner: Runner, record: Record, parts: dict[str, Moments], split: Split
+    runner: Runner, record: JsonLines, parts: dict[str, Moments], split: Split
 ) -> None:
     measurement = Measurement(
         update=runner.iter + 1,
