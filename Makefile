@@ -22,7 +22,7 @@ setup: ## Install everything into .venv (PYTHON=, TORCH=2.15.0 choose versions)
 demo: setup ## Generate a data set, train on two ranks, evaluate
 	$(run) bash tools/demo.sh
 
-pytest := python -m pytest -n 2 --dist loadfile
+pytest := python -m pytest -n 2 --dist loadfile --no-loadscope-reorder
 
 test: setup ## Run the tests; about ten minutes on two cores
 	$(run) $(pytest) -m 'not nightly'

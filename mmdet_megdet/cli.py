@@ -22,32 +22,23 @@ from torch.distributed.elastic.multiprocessing.errors import (
 
 from .errors import (
     RANK_LOST_STATUS,
+    REQUEUE_STATUS,
     CheckpointError,
     ConfigError,
-    DataError,
-    LaunchError,
-    NonFiniteLossError,
+    MegDetError,
     Preempted,
 )
-from .faults.data import check_annotation_files, data_check_of
-from .faults.rank_watch import is_collective_error
-from .faults.same_run import check_same_run
-from .runtime.config import adapt_config
-from .runtime.launch import init_distributed
-from .runtime.safe_loading import trust_checkpoints
-
-# Whose messages say all: no traceback.
-_TOLD = (
-    ConfigError,
-    CheckpointError,
-    DataError,
-    LaunchError,
-    NonFiniteLossError,
+from .faults import (
+    check_annotation_files,
+    check_same_run,
+    data_check_of,
+    is_collective_error,
 )
+from .runtime import adapt_config, init_distributed, trust_checkpoints
 
 
 def add_common_options(parser: argparse.ArgumentParser) -> None:
-    """Adds the options that mmdet's train and test tools share, and ours.
+    """Add the options that mmdet's train and test tools share, and ours.
 
     Args:
         parser (argparse.ArgumentParser): Parser of a tool that has its
@@ -84,7 +75,7 @@ def add_common_options(parser: argparse.ArgumentParser) -> None:
 
 
 def load_config(args: argparse.Namespace) -> Config:
-    """Reads the config and applies the common options.
+    """Read the config and apply the common options.
 
     The work folder is, in this order: ``--work-dir``, the config's
     ``work_dir``, ``./work_dirs/<name of the config file>``.
@@ -115,7 +106,7 @@ def load_config(args: argparse.Namespace) -> Config:
 
 
 def require_checkpoint(path: str) -> str:
-    """Checks that a checkpoint given on the command line is there.
+    """Check that a checkpoint given on the command line is there.
 
     Args:
         path (str): Local path, or an address that MMEngine resolves.
@@ -132,7 +123,7 @@ def require_checkpoint(path: str) -> str:
 
 
 def join(cfg: Config) -> int:
-    """Joins the distributed run that the config and its launcher describe.
+    """Join the distributed run that the config and its launcher describe.
 
     Args:
         cfg (Config): As :func:`load_config` gives it.
@@ -147,7 +138,7 @@ def join(cfg: Config) -> int:
 def judge_annotations(
     cfg: Config, roles: Sequence[str] = ('train', 'val')
 ) -> None:
-    """Judges the annotation files before anything is built; a collective.
+    """Judge the annotation files before anything is built; a collective.
 
     What does not stop the run is printed, unless DataCheckHook will log it.
 
@@ -168,7 +159,7 @@ def judge_annotations(
 
 
 def build_runner(cfg: Config) -> Runner:
-    """Builds the runner, in the distributed run that :func:`join` joined.
+    """Build the runner, in the distributed run that :func:`join` joined.
 
     Args:
         cfg (Config): As :func:`load_config` gives it.
@@ -188,9 +179,9 @@ def build_runner(cfg: Config) -> Runner:
 
 
 def run_tool(main: Callable[[], None]) -> None:
-    """Runs a tool's main function and ends the process properly.
+    """Run a tool's main function and end the process properly.
 
-    A user's mistake is printed as one message, anything else with its
+    A :class:`MegDetError` is printed as one message, anything else with its
     traceback; the exit status is then 1, or 69 where the error may be the
     consequence of another rank's end. torchrun's closing summary shows the
     error too. After an error in a distributed run the process exits at
@@ -205,9 +196,9 @@ def run_tool(main: Callable[[], None]) -> None:
     status = 1
     try:
         main()
-    except Preempted as stop:
-        status = stop.code
-    except _TOLD as error:
+    except Preempted:
+        status = REQUEUE_STATUS
+    except MegDetError as error:
         print(f'error: {error}', file=sys.stderr)
         get_error_handler().record_exception(error)
     except (Exception, KeyboardInterrupt) as error:

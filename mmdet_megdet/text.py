@@ -3,7 +3,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
+from itertools import groupby
 
 
 def some(names: Iterable[object], most: int = 3, between: str = ', ') -> str:
@@ -23,10 +24,20 @@ def some(names: Iterable[object], most: int = 3, between: str = ', ') -> str:
     return between.join(texts[:most]) + (f' and {rest} more' * (rest > 0))
 
 
-def these_ranks(ranks: Sequence[int]) -> str:
-    """Return, for instance, 'rank 3' or 'ranks 0, 1, 2 and 61 more'."""
-    word = 'rank' if len(ranks) == 1 else 'ranks'
-    return f'{word} {some(ranks, 8)}'
+def these_ranks(ranks: Iterable[int]) -> str:
+    """Return, for instance, 'rank 3' or 'ranks 0, 2, 4-63'.
+
+    Args:
+        ranks (Iterable[int]): At least one; at most eight ranks or runs of
+            consecutive ranks are named.
+    """
+    ranks = sorted(ranks)
+    parts: list[str] = []
+    # Consecutive ranks are as far from their place in the list.
+    for _, run in groupby(enumerate(ranks), lambda pair: pair[1] - pair[0]):
+        these = [str(rank) for _, rank in run]
+        parts += [f'{these[0]}-{these[-1]}'] if len(these) > 2 else these
+    return ('rank ' if len(ranks) == 1 else 'ranks ') + some(parts, 8)
 
 
 def count(number: int, noun: str) -> str:

@@ -20,6 +20,12 @@ settings.load_profile('project')
 ROOT = Path(__file__).resolve().parents[1]
 
 
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Begin with files that have slow tests: no worker ends long after all."""
+    slow = {item.path for item in items if item.get_closest_marker('slow')}
+    items.sort(key=lambda item: item.path not in slow)
+
+
 def pytest_runtest_setup(item: pytest.Item) -> None:
     """Begin no nightly test after ``NIGHTLY_UNTIL``, in seconds as by date."""
     end = os.environ.get('NIGHTLY_UNTIL')

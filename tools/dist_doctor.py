@@ -1,5 +1,5 @@
 # Copyright (c) mmdet_megdet contributors. All rights reserved.
-"""Checks what only several ranks together can tell; see docs/doctor.md.
+"""Check what only several ranks together can tell; see docs/doctor.md.
 
 Started by ``tools/dist_doctor.sh`` or ``tools/slurm_doctor.sh``. Rank 0
 prints the report; every rank ends with status 1 if a line says FAIL.
@@ -12,7 +12,7 @@ import contextlib
 import importlib.util
 import os
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -20,28 +20,19 @@ if importlib.util.find_spec('mmdet_megdet') is None:
     sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 import torch.distributed as dist
-from checks import (
-    collectives,
-    cost,
-    identity,
-    kernels,
-    limits,
-    parity,
-    variables,
-)
-from checks.collectives import Group
-from checks.meeting import Meeting, meet
-from checks.options import bn_size, positive, seconds
-from checks.report import Finding, Report, failure, passed, reason
-from checks.training import Training, read_training
+from checks import collectives, cost, machine, parity, ranks, variables
+from checks.report import PASS, Finding, Report, failure, passed, reason
+from plan import bn_size, positive, positive_number
 
 from mmdet_megdet.cli import add_common_options, load_config, run_tool
 from mmdet_megdet.faults.rank_watch import RankWatch
-from mmdet_megdet.sync_bn.groups import bn_group
+from mmdet_megdet.recipe.plan import group_ranks
+from mmdet_megdet.sync_bn import bn_group
+from mmdet_megdet.text import these_ranks
 
 
-def parse_args() -> argparse.Namespace:
-    """Reads the command line."""
+def parse_args(argv: Sequence[str] | None = None) -> argparse.Namespace:
+    """Read the command line."""
     parser = argparse.ArgumentParser(
         description='Check what only several ranks together can tell.'
     )
@@ -60,7 +51,7 @@ def parse_args() -> argparse.Namespace:
     )
     parser.add_argument(
         '--timeout',
-        type=seconds,
+        type=positive_number,
         default=30.0,
         help='seconds to wait for other ranks (default: 30)',
     )
@@ -68,7 +59,7 @@ def parse_args() -> argparse.Namespace:
         '--json', action='store_true', help='print one JSON object instead'
     )
     add_common_options(parser)
-    args = parser.parse_args()
+    args = parser.parse_args(argv)
     if args.launcher == 'none':
         parser.error(
             'needs ranks: start it by tools/dist_doctor.sh GPUS or '
@@ -80,108 +71,101 @@ def parse_args() -> argparse.Namespace:
 
 
 def read_config(args: argparse.Namespace) -> tuple[Any, str]:
-    """The config, if one is given and can be read; else why not."""
+    """Return the config, if one is given and can be read; else why not."""
     if args.config is None:
         return None, ''
     try:
         cfg = load_config(args)
         if args.images_per_gpu is not None:
             cfg.train_dataloader.batch_size = args.images_per_gpu
+        if 'bn_size' in args:
+            hook = dict(type='SyncBNGroupHook', bn_size=args.bn_size)
+            cfg.merge_from_dict({'default_hooks.sync_bn_group': hook})
     except Exception as error:
         return None, reason(error)
     return cfg, ''
 
 
-def planned_training(
-    args: argparse.Namespace, cfg: Any, world_size: int
-) -> Training:
-    """What the checks need to know of the run's training."""
-    if cfg is None:
-        size = getattr(args, 'bn_size', None)
-        return Training(world_size, args.images_per_gpu, bn_size=size)
-    if 'bn_size' in args:
-        hook = dict(type='SyncBNGroupHook', bn_size=args.bn_size)
-        cfg.merge_from_dict({'default_hooks.sync_bn_group': hook})
-    return read_training(cfg, world_size)
+def check_configs_read(
+    meeting: ranks.Meeting, error: str
+) -> Iterator[Finding]:
+    """Check that every rank could read its config; a collective."""
+    errors = meeting.gather(error)
+    bad = [rank for rank, text in enumerate(errors) if text]
+    if bad:
+        yield failure(
+            'config',
+            f'{these_ranks(bad)} cannot read it: {errors[bad[0]]}',
+            'Mend what this says; the file has to be on every machine.',
+        )
 
 
-def bn_groups(meeting: Meeting, training: Training) -> Iterator[Group]:
-    """All ranks, then each different BN group; a collective."""
-    everyone = training.world_size
-    yield Group('all ranks', list(range(everyone)), dist.group.WORLD)
-    for ranks in training.group_sizes():
-        if ranks not in (1, everyone):
-            first = meeting.rank // ranks * ranks
-            yield Group(
-                f'BN groups of {ranks} ranks',
-                list(range(first, first + ranks)),
-                bn_group(ranks, meeting.device),
-            )
-
-
-def check_machines(meeting: Meeting) -> Iterator[Finding]:
-    """What each machine's environment has against the run."""
-    settings = variables.nccl_settings(os.environ)
-    own = [
-        *variables.check_variables(settings),
-        *limits.check_open_files(),
-        *limits.check_locked_memory(),
-        *limits.check_shared_memory(),
-    ]
+def check_machines(meeting: ranks.Meeting) -> Iterator[Finding]:
+    """Say what ranks' environments have against the run; a collective."""
+    own = [*variables.check_variables(os.environ), *machine.check_limits()]
     where: dict[Finding, list[int]] = {}
     for rank, findings in enumerate(meeting.gather(own)):
         for finding in findings:
-            if finding.level != 'PASS':
-                where.setdefault(Finding(*finding), []).append(rank)
-    for finding, ranks in where.items():
-        yield finding._replace(text=f'{meeting.listed(ranks)}: {finding.text}')
+            if finding.level != PASS:
+                where.setdefault(finding, []).append(rank)
+    for finding, bad in where.items():
+        yield finding._replace(text=f'{these_ranks(bad)}: {finding.text}')
     if not where:
         yield passed('machines', 'variables and limits are good on all ranks')
 
 
-def check_configs_read(
-    meeting: Meeting, cfg: Any, error: str
-) -> tuple[Any, list[Finding]]:
-    """The config, if all ranks could read theirs."""
-    errors = meeting.gather(error)
-    bad = [rank for rank, text in enumerate(errors) if text]
-    if not bad:
-        return cfg, []
-    finding = failure(
-        'config',
-        f'{meeting.listed(bad)} cannot read it: {errors[bad[0]]}',
-        'Mend what this says; the file has to be on every machine.',
+def bn_groups(
+    meeting: ranks.Meeting, training: cost.Training
+) -> Iterator[collectives.Group]:
+    """Yield all ranks, then each different BN group; a collective."""
+    everyone = len(meeting.hosts)
+    yield collectives.Group(
+        'all ranks', list(range(everyone)), dist.group.WORLD
     )
-    return None, [finding]
+    for size in sorted(training.groups):
+        if size not in (1, everyone):
+            first = meeting.rank // size * size
+            yield collectives.Group(
+                f'BN groups of {size} ranks',
+                list(range(first, first + size)),
+                bn_group(size, meeting.device),
+            )
 
 
 def run_checks(
     args: argparse.Namespace,
     report: Report,
-    meeting: Meeting,
+    meeting: ranks.Meeting,
     watch: RankWatch,
 ) -> None:
-    """All checks, in the same order on every rank."""
+    """Make all checks, in the same order on every rank."""
+    world_size = len(meeting.hosts)
     cfg, error = read_config(args)
-    report.section(f'{len(meeting.names)} ranks on {meeting.device.type}')
+    report.section(f'{world_size} ranks on {meeting.device.type}')
+    report.add([passed('ranks', str(meeting))])
     watch.at('comparing the ranks')
-    cfg, findings = check_configs_read(meeting, cfg, error)
-    report.add(findings)
-    report.add(identity.check_same(meeting, cfg))
+    report.add(unread := list(check_configs_read(meeting, error)))
+    if unread:
+        cfg = None
+    report.add(ranks.check_same(meeting, cfg))
     report.add(check_machines(meeting))
     watch.at('compiling and checking kernels')
-    report.add(kernels.check_all_ranks(meeting))
+    report.add(collectives.check_kernels(meeting))
     watch.at('building the model')
     training = None
-    if meeting.rank == 0:
-        training = planned_training(args, cfg, len(meeting.names))
+    if meeting.rank == 0 and cfg is not None:
+        training = cost.read_training(cfg, world_size)
+    elif meeting.rank == 0:
+        size, images = getattr(args, 'bn_size', None), args.images_per_gpu
+        found = group_ranks(size, images, world_size)
+        training = cost.Training({found or world_size: []})
     training = meeting.from_first(training)
     report.add(training.findings)
     for group in bn_groups(meeting, training):
         report.section(f'Collectives, {group.name}')
         check_group(report, meeting, watch, training, group)
-    alone = training.layers_of(1)
-    if alone and training.world_size > 1:
+    alone = training.groups.get(1)
+    if alone and world_size > 1:
         text = f'{len(alone)} layers are local and do not communicate'
         report.add([passed('cost of an iteration', text)])
     report.section('Pace')
@@ -191,12 +175,12 @@ def run_checks(
 
 def check_group(
     report: Report,
-    meeting: Meeting,
+    meeting: ranks.Meeting,
     watch: RankWatch,
-    training: Training,
-    group: Group,
+    training: cost.Training,
+    group: collectives.Group,
 ) -> None:
-    """What one group of ranks computes and costs."""
+    """Check what one group of ranks computes and costs."""
     watch.at(f'all-reduce in {group.name}')
     report.add(collectives.check_sums(meeting, group))
     watch.at(f'MegDetSyncBN in {group.name}')
@@ -207,30 +191,30 @@ def check_group(
         report.add(collectives.check_beside_buckets(meeting, group, own))
     watch.at(f'timing all-reduce in {group.name}')
     small = collectives.latencies(meeting, group)
-    large = collectives.bandwidth(meeting, group)
-    report.add(collectives.describe(group, small, *large))
-    layers = training.layers_of(len(group.ranks))
+    size, seconds = collectives.bandwidth(meeting, group)
+    report.add(collectives.describe(group, small, size, seconds))
+    layers = training.groups.get(len(group.ranks), [])
     if layers:
         report.add(cost.describe(layers, small, group.name))
     report.figures[group.name] = dict(
         ranks=len(group.ranks),
         latency_seconds=small,
-        large_bytes=large[0],
-        large_seconds=large[1],
+        large_bytes=size,
+        large_seconds=seconds,
         bn_seconds=cost.step_seconds(layers, small),
     )
 
 
-def main() -> int:
-    """Checks; returns the exit status."""
-    args = parse_args()
+def main(argv: Sequence[str] | None = None) -> int:
+    """Check; return the exit status."""
+    args = parse_args(argv)
     divert = contextlib.redirect_stdout(sys.stderr)
     with divert if args.json else contextlib.nullcontext():
-        meeting = meet(args.launcher, args.timeout)
+        meeting = ranks.meet(args.launcher, args.timeout)
         report = Report(as_json=args.json, silent=meeting.rank > 0)
         watch = RankWatch(
             meeting.rank,
-            len(meeting.names),
+            len(meeting.hosts),
             args.timeout,
             lambda line: print(line, file=sys.stderr, flush=True),
         )

@@ -1,5 +1,5 @@
 # Copyright (c) mmdet_megdet contributors. All rights reserved.
-"""Says before a run what would stop it: packages, machine, data, config.
+"""Say before a run what would stop it: packages, machine, data, config.
 
 Exit status 1 if a line says FAIL. What only several ranks together can tell
 is checked by ``tools/dist_doctor.sh``.
@@ -12,6 +12,7 @@ import contextlib
 import importlib.util
 import os
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -26,19 +27,14 @@ except ModuleNotFoundError as error:
         'install rich'
     )
 
-from checks.kernels import check_kernels
-from checks.limits import (
-    check_locked_memory,
-    check_open_files,
-    check_shared_memory,
-)
-from checks.options import positive
-from checks.variables import check_variables, nccl_settings
-from checks.versions import check_versions
+from checks import machine, packages, variables
+from plan import positive
+
+_MEND = 'Mend what this says; if a package failed above, that first.'
 
 
-def parse_args() -> argparse.Namespace:
-    """Reads the command line."""
+def parse_args(argv: Sequence[str] | None = None) -> argparse.Namespace:
+    """Read the command line."""
     parser = argparse.ArgumentParser(
         description='Check what would stop a run, on one process.'
     )
@@ -75,13 +71,14 @@ def parse_args() -> argparse.Namespace:
     parser.add_argument(
         '--json', action='store_true', help='print one JSON object instead'
     )
-    return parser.parse_args()
+    return parser.parse_args(argv)
 
 
 def load_config(args: argparse.Namespace) -> Any:
-    """Reads the config as tools/train.py would."""
+    """Read the config as tools/train.py would."""
     from mmdet_megdet import cli
 
+    # Its own parser's options cannot be had while the package is broken.
     parser = argparse.ArgumentParser()
     parser.add_argument('config')
     cli.add_common_options(parser)
@@ -94,40 +91,28 @@ def load_config(args: argparse.Namespace) -> Any:
 
 
 def check_config(report: Report, args: argparse.Namespace) -> None:
-    """Everything that depends on the config."""
+    """Check everything that depends on the config."""
     report.section(f'Config {args.config}')
     try:
         cfg = load_config(args)
         from checks import model, plan, weights
     except Exception as error:
-        report.add(
-            [
-                failure(
-                    'config',
-                    f'cannot be read: {reason(error)}',
-                    'Mend what this says; if a package failed above, that '
-                    'first.',
-                )
-            ]
-        )
+        text = f'cannot be read: {reason(error)}'
+        report.add([failure('config', text, _MEND)])
         return
-    gpus = args.gpus or visible_gpus()
+    import torch
+
+    gpus = args.gpus or torch.cuda.device_count()
+    built = None
     try:
         built = model.build_model(cfg)
     except Exception as error:
-        built = None
-        report.add(
-            [
-                failure(
-                    'model',
-                    f'cannot be built, so BatchNorm, disk and batch plan '
-                    f'are not checked: {reason(error)}',
-                    'Mend what this says; if a package failed above, that '
-                    'first.',
-                )
-            ]
+        text = (
+            'cannot be built, so BatchNorm, disk and batch plan are not '
+            f'checked: {reason(error)}'
         )
-    if built is not None:
+        report.add([failure('model', text, _MEND)])
+    else:
         report.run('BatchNorm', model.check_batch_norm, built)
         report.run('hooks', model.check_hooks, cfg, built)
         report.run('disk', model.check_checkpoints, cfg, built)
@@ -136,30 +121,25 @@ def check_config(report: Report, args: argparse.Namespace) -> None:
     if built is not None and gpus:
         report.run('batch plan', plan.check_plan, cfg, built, gpus, epoch)
     elif built is not None:
-        report.add(
-            [
-                warning(
-                    plan.CHECK,
-                    'not checked: this machine has no GPU',
-                    'Give the GPUs of the run: --gpus N.',
-                )
-            ]
-        )
-    local = args.gpus_per_node or min(gpus or 1, 8)
-    need = model.loader_need(cfg, local)
+        text = 'not checked: this machine has no GPU'
+        remedy = 'Give the GPUs of the run: --gpus N.'
+        report.add([warning('batch plan', text, remedy)])
+    need = model.loader_need(cfg, args.gpus_per_node or min(gpus or 1, 8))
     if need is not None:
-        report.run('shared memory', check_shared_memory, need)
+        report.add([machine.check_shared_memory(need)])
 
 
-def check_data(
-    report: Report, cfg: Any, args: argparse.Namespace
-) -> Any | None:
-    """The data sets; returns what an epoch sees, where that is known."""
-    from checks import data, model
+def check_data(report: Report, cfg: Any, args: argparse.Namespace) -> Any:
+    """Check the data sets.
 
-    from mmdet_megdet.annotations import judge, training_epoch
-
+    Returns:
+        Epoch, optional: What an epoch sees, where that is known.
+    """
     try:
+        from checks import data, model
+
+        from mmdet_megdet.annotations import judge, training_epoch
+
         judgement = judge(cfg)
     except Exception as error:
         report.add([broken('data', error)])
@@ -172,32 +152,25 @@ def check_data(
     return training_epoch(cfg, judgement)
 
 
-def visible_gpus() -> int:
-    """GPUs that torch sees."""
-    import torch
-
-    return torch.cuda.device_count()
-
-
-def main() -> int:
-    """Checks; returns the exit status."""
-    args = parse_args()
+def main(argv: Sequence[str] | None = None) -> int:
+    """Check; return the exit status."""
+    args = parse_args(argv)
     report = Report(as_json=args.json)
     # What packages print as they are imported is no part of the JSON.
     divert = contextlib.redirect_stdout(sys.stderr)
     with divert if args.json else contextlib.nullcontext():
         report.section('Packages')
-        report.run('versions', check_versions)
+        report.run('packages', packages.check_packages)
         report.section('Machine')
+        report.run('GPU', machine.check_gpus)
+        report.run('communication', machine.check_communication)
         report.run(
-            'environment variables',
-            check_variables,
-            nccl_settings(os.environ),
+            variables.CHECK,
+            variables.check_variables,
+            os.environ,
         )
-        report.run('open files', check_open_files)
-        report.run('locked memory', check_locked_memory)
-        report.run('shared memory', check_shared_memory)
-        report.run('kernels', check_kernels)
+        report.run('limits', machine.check_limits)
+        report.run('kernels', machine.check_kernels)
         if args.config is not None:
             check_config(report, args)
     return report.close()

@@ -11,6 +11,7 @@ from __future__ import annotations
 import argparse
 import importlib.util
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 if importlib.util.find_spec('mmdet_megdet') is None:
@@ -26,18 +27,18 @@ from torch.distributed.elastic.rendezvous import (
 )
 
 from mmdet_megdet.cli import load_config
-from mmdet_megdet.errors import CheckpointError, ConfigError
+from mmdet_megdet.errors import ConfigError, MegDetError
 from mmdet_megdet.faults.restart import (
     announce_agent,
     planned_batch,
     would_fail_again,
 )
-from mmdet_megdet.recipe import MachinesError, images_by_machines
+from mmdet_megdet.recipe import images_by_machines
 from mmdet_megdet.upstream.torchrun_names import run_torchrun
 
 
 def read_machines(text: str) -> range:
-    """Reads ``MIN:MAX``.
+    """Read ``MIN:MAX``.
 
     Raises:
         ConfigError: If there can be no such numbers.
@@ -54,7 +55,7 @@ def read_machines(text: str) -> range:
 
 
 def check_training(args: argparse.Namespace) -> dict[int, int]:
-    """Checks that the training can go on whatever machines there are.
+    """Check that the training can go on whatever machines there are.
 
     Args:
         args (argparse.Namespace): torchrun's.
@@ -103,12 +104,12 @@ def check_training(args: argparse.Namespace) -> dict[int, int]:
     return images_by_machines(machines, gpus, images, total, bn_sizes, fewer)
 
 
-def main() -> int:
-    """Runs this machine's part of the job; returns the exit status."""
-    args = run.parse_args(sys.argv[1:])
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run this machine's part of the job; return the exit status."""
+    args = run.parse_args(sys.argv[1:] if arguments is None else arguments)
     try:
         images = check_training(args)
-    except (CheckpointError, ConfigError, MachinesError) as error:
+    except MegDetError as error:
         print(f'error: {error}', file=sys.stderr)
         return 2
     for machines, each in images.items():
@@ -146,7 +147,7 @@ def main() -> int:
 
 
 def say(text: str) -> None:
-    """Prints a line of the log."""
+    """Print a line of the log."""
     print(f'elastic: {text}', file=sys.stderr, flush=True)
 
 

@@ -1,5 +1,5 @@
 # Copyright (c) mmdet_megdet contributors. All rights reserved.
-"""Prints what a recipe comes to on given hardware, from numbers alone.
+"""Print what a recipe comes to on given hardware, from numbers alone.
 
 Several set-ups side by side: ``tools/plan.py 8x4 4x8 2x8x8``. Exit status 1
 if one of them does not run.
@@ -8,33 +8,38 @@ if one of them does not run.
 from __future__ import annotations
 
 import argparse
+import importlib
 import importlib.util
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from types import ModuleType
 from typing import NamedTuple
 
+if importlib.util.find_spec('mmdet_megdet') is None:
+    sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-def load_recipe() -> ModuleType:
-    """Imports ``mmdet_megdet.recipe`` without the rest of the package.
+
+def load_part(name: str) -> ModuleType:
+    """Import a part of the package without its ``__init__``.
 
     That would import torch, which takes seconds.
     """
-    folder = Path(__file__).resolve().parents[1] / 'mmdet_megdet' / 'recipe'
-    spec = importlib.util.spec_from_file_location(
-        'recipe', folder / '__init__.py'
-    )
-    module = importlib.util.module_from_spec(spec)
-    sys.modules['recipe'] = module
-    spec.loader.exec_module(module)
-    return module
+    bare = ModuleType('bare_mmdet_megdet')
+    package = importlib.util.find_spec('mmdet_megdet')
+    bare.__path__ = package.submodule_search_locations
+    sys.modules.setdefault(bare.__name__, bare)
+    return importlib.import_module(f'{bare.__name__}.{name}')
 
 
-recipe = load_recipe()
+recipe = load_part('recipe')
+_arguments = load_part('arguments')
+positive, bn_size = _arguments.positive, _arguments.bn_size
+positive_number = _arguments.positive_number
 
 
 class SetUp(NamedTuple):
-    """Hardware: nodes, GPUs a node, images per GPU."""
+    """Nodes, GPUs a node, and images per GPU."""
 
     nodes: int
     gpus: int
@@ -42,7 +47,7 @@ class SetUp(NamedTuple):
 
     @property
     def world_size(self) -> int:
-        """Number of GPUs, one rank each."""
+        """The number of GPUs, one rank each."""
         return self.nodes * self.gpus
 
     def __str__(self) -> str:
@@ -50,40 +55,13 @@ class SetUp(NamedTuple):
         return 'x'.join(map(str, numbers))
 
 
-def positive(text: str) -> int:
-    """Reads a positive whole number."""
-    if not text.isdecimal() or int(text) == 0:
-        raise argparse.ArgumentTypeError(
-            f'{text!r} is not a positive whole number'
-        )
-    return int(text)
-
-
-def positive_number(text: str) -> float:
-    """Reads a positive number."""
-    try:
-        value = float(text)
-    except ValueError:
-        value = 0.0
-    if not 0 < value < float('inf'):
-        raise argparse.ArgumentTypeError(f'{text!r} is not a positive number')
-    return value
-
-
-def bn_size(text: str) -> int | None:
-    """Reads the value of ``--bn-size``."""
-    return None if text.lower() == 'none' else positive(text)
-
-
 def images(text: str) -> int:
-    """Reads a number of images, or counts those of a config."""
+    """Read a number of images, or count those of a config."""
     return count_images(text) if text.endswith('.py') else positive(text)
 
 
 def count_images(config: str) -> int:
-    """Images of a config's training data set, as mmdet filters them."""
-    if importlib.util.find_spec('mmdet_megdet') is None:
-        sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+    """Count the images of a config's training data set, as mmdet filters."""
     # Slow, and not needed for numbers.
     from mmengine.config import Config
 
@@ -103,7 +81,7 @@ def count_images(config: str) -> int:
 
 
 def set_up(text: str) -> SetUp:
-    """Reads ``GPUSxIMAGES`` or ``NODESxGPUSxIMAGES``."""
+    """Read ``GPUSxIMAGES`` or ``NODESxGPUSxIMAGES``."""
     parts = text.lower().split('x')
     if len(parts) not in (2, 3):
         raise argparse.ArgumentTypeError(
@@ -115,7 +93,7 @@ def set_up(text: str) -> SetUp:
 
 
 def make_parser() -> argparse.ArgumentParser:
-    """The command line."""
+    """Make the parser of the command line."""
     parser = argparse.ArgumentParser(
         description='Print what a recipe comes to on given hardware.',
         allow_abbrev=False,
@@ -185,7 +163,7 @@ def make_parser() -> argparse.ArgumentParser:
 def read_set_ups(
     parser: argparse.ArgumentParser, args: argparse.Namespace
 ) -> list[SetUp]:
-    """The set-ups of the command line, in either form."""
+    """Return the set-ups of the command line, in either form."""
     by_memory = args.memory, args.gb_per_image, args.gb_fixed
     if None in by_memory and any(by_memory):
         parser.error(
@@ -211,7 +189,7 @@ def read_set_ups(
 
 
 def images_that_fit(args: argparse.Namespace) -> int:
-    """Most images per GPU that fit the memory and divide the batch.
+    """Return the most images per GPU that fit and divide the batch.
 
     Where none does, the most that fit: the plan then tells what is wrong.
     """
@@ -234,7 +212,7 @@ def images_that_fit(args: argparse.Namespace) -> int:
 
 
 def make_plan(hardware: SetUp, args: argparse.Namespace) -> recipe.BatchPlan:
-    """The plan for one set-up.
+    """Make the plan for one set-up.
 
     Raises:
         PlanError: If the numbers do not divide.
@@ -247,7 +225,7 @@ def make_plan(hardware: SetUp, args: argparse.Namespace) -> recipe.BatchPlan:
 def describe(
     plan: recipe.BatchPlan, hardware: SetUp, args: argparse.Namespace
 ) -> dict[str, str]:
-    """A column of the table."""
+    """Return a column of the table."""
     rows = recipe.plan_rows(plan, args.images)
     if hardware.nodes > 1:
         rows['GPUs'] += f' ({hardware.nodes} nodes x {hardware.gpus})'
@@ -257,10 +235,10 @@ def describe(
     return rows
 
 
-def main() -> int:
-    """Prints the plans; returns the exit status."""
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Print the plans; return the exit status."""
     parser = make_parser()
-    args = parser.parse_args()
+    args = parser.parse_args(arguments)
     columns, refusals = [], []
     for hardware in read_set_ups(parser, args):
         try:

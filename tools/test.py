@@ -1,13 +1,16 @@
 # Copyright (c) mmdet_megdet contributors. All rights reserved.
-"""Evaluates a detector: options and meaning as mmdet's own tools/test.py."""
+"""Evaluate a detector: options and meaning as mmdet's own tools/test.py."""
 
 from __future__ import annotations
 
 import argparse
 import copy
 import importlib.util
+import os
 import sys
+from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 if importlib.util.find_spec('mmdet_megdet') is None:
     sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
@@ -16,6 +19,8 @@ from mmdet.engine.hooks.utils import trigger_visualization_hook
 from mmdet.evaluation import DumpDetResults
 from mmdet.utils import setup_cache_size_limit_of_dynamo
 from mmengine.config import Config, ConfigDict
+from mmengine.dataset import BaseDataset
+from mmengine.visualization import Visualizer
 
 from mmdet_megdet.cli import (
     add_common_options,
@@ -26,11 +31,12 @@ from mmdet_megdet.cli import (
     require_checkpoint,
     run_tool,
 )
+from mmdet_megdet.errors import ConfigError
 from mmdet_megdet.upstream.mmengine_names import draw_on_every_rank
 
 
-def parse_args() -> argparse.Namespace:
-    """Reads the command line."""
+def parse_args(arguments: Sequence[str] | None = None) -> argparse.Namespace:
+    """Read the command line, or what is given in its place."""
     parser = argparse.ArgumentParser(description='Test a detector')
     parser.add_argument('config', help='config file')
     parser.add_argument('checkpoint', help='checkpoint file or address')
@@ -54,14 +60,14 @@ def parse_args() -> argparse.Namespace:
         '--tta', action='store_true', help='augment at test time'
     )
     add_common_options(parser)
-    args = parser.parse_args()
+    args = parser.parse_args(arguments)
     if args.out and not args.out.endswith(('.pkl', '.pickle')):
         parser.error(f'--out {args.out} must end in .pkl or .pickle')
     return args
 
 
 def augment_at_test_time(cfg: Config) -> None:
-    """Wraps the model and the test pipeline for test-time augmentation.
+    """Wrap the model and the test pipeline for test-time augmentation.
 
     Where the config has no ``tta_model`` or ``tta_pipeline``, mmdet's
     defaults apply: each image as it is and flipped, merged by NMS.
@@ -91,13 +97,44 @@ def augment_at_test_time(cfg: Config) -> None:
     dataset.pipeline = cfg.tta_pipeline
 
 
-def main() -> None:
-    """Tests as the command line says."""
-    args = parse_args()
+def name_by_folder(visualizer: Visualizer, dataset: BaseDataset) -> None:
+    """Name what is drawn by folder too, where images lie in several.
+
+    mmdet names it by the image's file alone, and images of one name in two
+    folders would overwrite each other.
+
+    Args:
+        visualizer (Visualizer): Told by mmdet's hook where to write.
+        dataset (BaseDataset): What is tested.
+    """
+    infos = map(dataset.get_data_info, range(len(dataset)))
+    folders = {os.path.dirname(os.path.abspath(i['img_path'])) for i in infos}
+    common = os.path.commonpath(folders)
+    draw = visualizer.add_datasample
+
+    def add_datasample(
+        *args: Any, data_sample: Any, out_file: str, **kwargs: Any
+    ) -> None:
+        inside = os.path.relpath(data_sample.img_path, common)
+        path = os.path.join(os.path.dirname(out_file), inside)
+        draw(*args, data_sample=data_sample, out_file=path, **kwargs)
+
+    visualizer.add_datasample = add_datasample
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Test as the command line says."""
+    args = parse_args(arguments)
     setup_cache_size_limit_of_dynamo()
     cfg = load_config(args)
     cfg.load_from, cfg.resume = require_checkpoint(args.checkpoint), False
     if args.show or args.show_dir:
+        if 'visualization' not in cfg.get('default_hooks', {}):
+            raise ConfigError(
+                '--show and --show-dir need the hook that draws: set '
+                "default_hooks.visualization=dict(type='DetVisualizationHook')"
+                ' in the config.'
+            )
         trigger_visualization_hook(cfg, args)
     if args.tta:
         augment_at_test_time(cfg)
@@ -106,6 +143,7 @@ def main() -> None:
     runner = build_runner(cfg)
     if args.show_dir:
         draw_on_every_rank(runner.visualizer)
+        name_by_folder(runner.visualizer, runner.test_dataloader.dataset)
     if args.out:
         runner.test_evaluator.metrics.append(
             DumpDetResults(out_file_path=args.out)

@@ -1,5 +1,5 @@
 # Copyright (c) mmdet_megdet contributors. All rights reserved.
-"""Trains a detector: options and meaning as mmdet's own tools/train.py."""
+"""Train a detector: options and meaning as mmdet's own tools/train.py."""
 
 from __future__ import annotations
 
@@ -16,6 +16,7 @@ from mmdet.utils import setup_cache_size_limit_of_dynamo
 from mmengine.config import Config
 from mmengine.dist import all_gather_object
 
+from mmdet_megdet.arguments import bn_size, positive
 from mmdet_megdet.cli import (
     add_common_options,
     build_runner,
@@ -32,11 +33,12 @@ from mmdet_megdet.faults.restart import (
     end_with_agent,
     is_elastic,
 )
-from mmdet_megdet.runtime import check_auto_scale_lr
+from mmdet_megdet.ranks import differences
+from mmdet_megdet.runtime import check_auto_scale_lr, find_hook
 
 
 def parse_args(arguments: Sequence[str] | None = None) -> argparse.Namespace:
-    """Reads the command line, or what is given in its place."""
+    """Read the command line, or what is given in its place."""
     parser = argparse.ArgumentParser(description='Train a detector')
     parser.add_argument('config', help='config file')
     parser.add_argument(
@@ -82,46 +84,22 @@ def parse_args(arguments: Sequence[str] | None = None) -> argparse.Namespace:
     return parser.parse_args(arguments)
 
 
-def positive(text: str) -> int:
-    """Reads a positive number of images."""
-    if not text.isdecimal() or int(text) == 0:
-        raise argparse.ArgumentTypeError(
-            f'{text!r} is not a positive number of images'
-        )
-    return int(text)
-
-
-def bn_size(text: str) -> int | None:
-    """Reads the value of ``--bn-size``."""
-    if text.lower() == 'none':
-        return None
-    if not text.isdecimal() or int(text) == 0:
-        raise argparse.ArgumentTypeError(
-            f"{text!r} is neither a positive number of images nor 'none'"
-        )
-    return int(text)
-
-
 def set_bn_size(cfg: Config, size: int | None) -> None:
-    """Makes SyncBNGroupHook override the layers' ``bn_size``.
+    """Make SyncBNGroupHook override the layers' ``bn_size``.
 
     (``norm_cfg.bn_size`` among ``--cfg-options`` changes a variable that the
     model does not read any more.)
     """
-    hooks = [
-        *cfg.get('default_hooks', {}).values(),
-        *(cfg.get('custom_hooks') or []),
-    ]
-    for hook in hooks:
-        if hook and hook.get('type') == 'SyncBNGroupHook':
-            hook.bn_size = size
-            return
+    hook = find_hook(cfg, 'SyncBNGroupHook')
+    if hook is not None:
+        hook['bn_size'] = size
+        return
     hook = dict(type='SyncBNGroupHook', bn_size=size)
     cfg.merge_from_dict(dict(default_hooks=dict(sync_bn_group=hook)))
 
 
 def apply_options(cfg: Config, args: argparse.Namespace) -> None:
-    """Writes the options of the training tool into the config."""
+    """Write the options of the training tool into the config."""
     if args.amp:
         cfg.optim_wrapper.type = 'AmpOptimWrapper'
         cfg.optim_wrapper.loss_scale = 'dynamic'
@@ -148,7 +126,7 @@ def apply_options(cfg: Config, args: argparse.Namespace) -> None:
 
 
 def check_same_start(cfg: Config) -> None:
-    """Checks that all ranks resume from the same checkpoint.
+    """Check that all ranks resume from the same checkpoint.
 
     Args:
         cfg (Config): This rank's config; the process group must exist.
@@ -156,11 +134,9 @@ def check_same_start(cfg: Config) -> None:
     Raises:
         CheckpointError: If the ranks see different work folders.
     """
-    starts = all_gather_object(
-        (cfg.get('resume', False), cfg.get('load_from'))
-    )
-    if len(set(starts)) > 1:
-        found = '; '.join(f'rank {r}: {s[1]}' for r, s in enumerate(starts))
+    start = cfg.load_from if cfg.get('resume') else 'none'
+    found = differences(all_gather_object({'the checkpoint': start}))
+    if found is not None:
         raise CheckpointError(
             f'--resume finds different checkpoints on different ranks '
             f'({found}): put the work folder on a file system that all '
@@ -168,10 +144,10 @@ def check_same_start(cfg: Config) -> None:
         )
 
 
-def main() -> None:
-    """Trains as the command line says."""
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Train as the command line says."""
     end_with_agent()
-    args = parse_args()
+    args = parse_args(arguments)
     setup_cache_size_limit_of_dynamo()
     cfg = load_config(args)
     apply_options(cfg, args)

@@ -5,27 +5,23 @@ One judge for the doctor, for the tools and for DataCheckHook. It needs neither
 torch nor mmdet; of a data set's type it asks MMEngine's registry.
 """
 
-from .datasets import ROLES, Reader, Use, configured, leaves
-from .judging import Judged, Judgement, judge
-from .lengths import Epoch, training_epoch
-from .reading import read_annotations, unreadable
-from .table import Table, listed
-from .verdict import Verdict
+from .datasets import Evaluation, Reader, Use, configured
+from .epoch import Epoch, training_epoch
+from .judgement import Judged, Judgement, judge
+from .reading import unreadable
+from .verdict import Level, Verdict
 
 __all__ = [
-    'ROLES',
     'Epoch',
+    'Evaluation',
     'Judged',
     'Judgement',
+    'Level',
     'Reader',
-    'Table',
     'Use',
     'Verdict',
     'configured',
     'judge',
-    'leaves',
-    'listed',
-    'read_annotations',
     'training_epoch',
     'unreadable',
 ]

@@ -10,26 +10,24 @@ uses. Whatever it does not take is read in pycocotools' way, which decides.
 from __future__ import annotations
 
 import codecs
-import gc
 import json
 import locale
 import mmap
 import re
 from collections.abc import Iterator
-from contextlib import contextmanager
 from itertools import chain
 from operator import attrgetter
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import numpy as np
 
-from .masks import form_of, form_of_polygons
-from .structure import find_malformed, table_of
+from .fields import find_malformed
+from .segmentation import form_of, form_of_polygons
 from .table import Table
 from .verdict import Verdict
 
-CHECK = 'annotations'
 WHERE = (
     "Set the data set's place: data_root, ann_file, or the environment "
     'variable that the config names ({{$NAME:default}} in it).'
@@ -105,23 +103,12 @@ def unreadable(path: str | Path) -> str | None:
     return None
 
 
-def read_annotations(
-    path: str | Path, with_masks: bool
-) -> Table | list[Verdict]:
-    """Read an annotation file.
-
-    Args:
-        path (str or Path): The file, in COCO's format.
-        with_masks (bool): Whether to look at the segmentations.
-
-    Returns:
-        Table or list[Verdict]: What the file holds, or why mmdet cannot use
-        it.
-    """
+def read_annotations(path: str, with_masks: bool) -> Table | list[Verdict]:
+    """Return what a file holds, or why mmdet cannot use it."""
     reason = unreadable(path)
     if reason is not None:
         remedy = '' if Path(path).is_file() else WHERE
-        return [Verdict('broken', CHECK, reason, remedy)]
+        return [Verdict('broken', 'annotations', reason, remedy)]
     try:
         return _read_typed(path, with_masks)
     except (msgspec.MsgspecError, ValueError, OverflowError):
@@ -134,35 +121,36 @@ def read_annotations(
         return [
             Verdict(
                 'broken',
-                CHECK,
+                'annotations',
                 f'{path} cannot be read: {type(error).__name__}: {text}.',
                 'It is no JSON, or another program saved it in a way of its '
                 'own: write it anew as UTF-8.',
             )
         ]
-    malformed = list(find_malformed(content, str(path)))
-    return malformed or table_of(content, with_masks)
+    malformed = list(find_malformed(content, path))
+    return malformed or _table_of(content, path, with_masks)
 
 
-def _read_typed(path: str | Path, with_masks: bool) -> Table:
+def _read_typed(path: str, with_masks: bool) -> Table:
     encoding = locale.getpreferredencoding(False)
     if codecs.lookup(encoding).name != 'utf-8':
         raise ValueError(f'open() reads {encoding} here')
     with open(path, 'rb') as file:
         # Closed when the last view of it is gone.
         data = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
-    with _no_collection():
-        _check_encoding(data)
-        content = msgspec.json.decode(data, type=_Content)
-        size_of = {i.id: (i.width, i.height) for i in content.images}
-        kind = _Masked if with_masks else _Annotation
-        decoder = msgspec.json.Decoder(list[kind])
-        columns = [
-            _columns(part, size_of if with_masks else None)
-            for part in _portions(memoryview(content.annotations), decoder)
-        ] or [_columns([], None)]
+    _check_encoding(data)
+    content = msgspec.json.decode(data, type=_Content)
+    size_of = {i.id: (i.width, i.height) for i in content.images}
+    decoder: msgspec.json.Decoder = msgspec.json.Decoder(
+        list[_Masked] if with_masks else list[_Annotation]
+    )
+    columns = [
+        _columns(part, size_of if with_masks else None)
+        for part in _portions(memoryview(content.annotations), decoder)
+    ] or [_columns([], None)]
     sizes = [(i.width, i.height) for i in content.images]
     return Table(
+        path,
         _column(content.images, 'id', np.int64),
         [i.file_name for i in content.images],
         np.array(sizes, float).reshape(-1, 2),
@@ -212,18 +200,6 @@ def _portions(
         start = stop if cut is None else cut.end() - 1
 
 
-@contextmanager
-def _no_collection() -> Iterator[None]:
-    """Spare the collector many objects that are in no cycle."""
-    enabled = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if enabled:
-            gc.enable()
-
-
 def _column(entries: list, name: str, dtype: type) -> np.ndarray:
     # Whole numbers beyond 64 bits overflow here, and are read slowly.
     return np.fromiter(map(attrgetter(name), entries), dtype, len(entries))
@@ -242,19 +218,53 @@ def _columns(
         _column(part, 'area', float),
         _column(part, 'iscrowd', np.int64),
         _column(part, 'ignore', np.int64) != 0,
-        _forms(part, size_of),
+        np.array(
+            [_form(a, size_of) for a in part if size_of is not None], np.int8
+        ),
     )
 
 
-def _forms(
-    part: list[_Masked], size_of: dict[int, tuple] | None
-) -> np.ndarray:
-    if size_of is None:
-        return np.zeros(0, np.int8)
-    forms = [form_of_polygons(bytes(a.segmentation)) for a in part]
-    for i, form in enumerate(forms):
-        if form is None:
-            size = size_of.get(part[i].image_id, (0, 0))
-            segmentation = msgspec.json.decode(part[i].segmentation)
-            forms[i] = form_of(segmentation, *size)
-    return np.array(forms, np.int8)
+def _form(annotation: Any, size_of: dict[int, tuple]) -> int:
+    form = form_of_polygons(bytes(annotation.segmentation))
+    if form is None:
+        size = size_of.get(annotation.image_id, (0, 0))
+        form = form_of(msgspec.json.decode(annotation.segmentation), *size)
+    return form
+
+
+def _table_of(content: dict, path: str, with_masks: bool) -> Table:
+    """Return the content of a file in which nothing is malformed."""
+    images = content.get('images', [])
+    annotations = content.get('annotations', [])
+    categories = content['categories']
+    sizes = [(i['width'], i['height']) for i in images]
+    size_of = {i['id']: size for i, size in zip(images, sizes, strict=True)}
+    forms = [
+        form_of(a.get('segmentation'), *size_of.get(a['image_id'], (0, 0)))
+        for a in annotations
+        if with_masks
+    ]
+    crowds = [a.get('iscrowd') for a in annotations]
+    return Table(
+        path,
+        _ids(images),
+        [i['file_name'] for i in images],
+        np.array(sizes, float).reshape(-1, 2),
+        _ids(categories),
+        [c['name'] for c in categories],
+        _ids(annotations),
+        _ids(annotations, 'image_id'),
+        _ids(annotations, 'category_id'),
+        np.array([a['bbox'] for a in annotations], float).reshape(-1, 4),
+        np.array([a['area'] for a in annotations], float),
+        np.array([-1 if c is None else bool(c) for c in crowds], int),
+        np.array([bool(a.get('ignore')) for a in annotations], bool),
+        np.array(forms, int),
+    )
+
+
+def _ids(entries: list[dict], name: str = 'id') -> np.ndarray:
+    """Return ids of any kind, each as it is."""
+    found = np.empty(len(entries), object)
+    found[:] = [entry[name] for entry in entries]
+    return found

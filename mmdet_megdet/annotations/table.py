@@ -1,134 +1,81 @@
 # Copyright (c) mmdet_megdet contributors. All rights reserved.
-"""An annotation file's content as columns, and the words for its parts."""
+"""An annotation file's content as columns."""
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Hashable, Iterable, Sequence
-from enum import IntEnum
-from typing import Any, NamedTuple
+from collections.abc import Hashable, Iterable
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
 
 import numpy as np
 
-_SHOWN = 5
+from ..text import some
 
 
-class Form(IntEnum):
-    """What mmdet makes of an annotation's segmentation."""
-
-    NONE = 0  # not there, or empty
-    POLYGONS = 1
-    SHORT = 2  # no polygon with three points and whole pairs
-    RLE = 3
-    OTHER_SIZE = 4  # RLE of an image of another size
-    MALFORMED = 5
-
-
-class Table(NamedTuple):
+@dataclass(frozen=True)
+class Table:
     """A file in COCO's format whose entries are all well formed.
 
-    Attributes:
-        image_ids (ndarray): Ids of the images; of whole numbers, or objects.
-        file_names (list[str]): Of the images.
-        sizes (ndarray): Width and height of the images, (n, 2).
-        category_ids (ndarray): Ids of the categories.
-        category_names (list): Names of the categories.
-        ids (ndarray): Ids of the annotations.
-        image_of (ndarray): Their ``image_id``.
-        category_of (ndarray): Their ``category_id``.
-        boxes (ndarray): Left, top, width and height, (m, 4).
-        areas (ndarray): Their ``area``.
-        iscrowd (ndarray): Their ``iscrowd``; -1 where there is none.
-        ignored (ndarray): Whether ``ignore`` is set, which mmdet leaves out.
-        forms (ndarray): A :class:`Form` each; empty if not asked for.
+    Ids are whole numbers, or objects.
     """
 
+    path: str
     image_ids: np.ndarray
     file_names: list[str]
-    sizes: np.ndarray
+    sizes: np.ndarray  # width and height of the images, (n, 2)
     category_ids: np.ndarray
     category_names: list[Any]
+    # Of the annotations:
     ids: np.ndarray
-    image_of: np.ndarray
-    category_of: np.ndarray
-    boxes: np.ndarray
+    image_of: np.ndarray  # image_id
+    category_of: np.ndarray  # category_id
+    boxes: np.ndarray  # left, top, width and height, (m, 4)
     areas: np.ndarray
-    iscrowd: np.ndarray
-    ignored: np.ndarray
-    forms: np.ndarray
+    iscrowd: np.ndarray  # -1 where there is none
+    ignored: np.ndarray  # whether ignore is set: mmdet leaves them out
+    forms: np.ndarray  # a Form each; empty if masks are not looked at
 
+    @cached_property
     def image_places(self) -> np.ndarray:
-        """Return each annotation's place among the images; -1 for none."""
+        """Each annotation's place among the images; -1 for none."""
         return _places(self.image_ids, self.image_of)
 
+    @cached_property
     def category_places(self) -> np.ndarray:
-        """Return each annotation's place among the categories; -1: none."""
+        """Each annotation's place among the categories; -1 for none."""
         return _places(self.category_ids, self.category_of)
 
-    def name_annotations(self, chosen: Sequence[int]) -> str:
-        """Return the ids of annotations, with those of their images.
-
-        Args:
-            chosen (Sequence[int]): Places in the list of annotations.
-        """
-        names = dict(
+    def name_annotations(self, chosen: np.ndarray) -> str:
+        """Return the ids of annotations, with those of their images."""
+        files = dict(
             zip(self.image_ids.tolist(), self.file_names, strict=True)
         )
-        texts = []
-        for place in chosen[:_SHOWN]:
+
+        def name(place: int) -> str:
             image = self.image_of[place]
-            file = f', {names[image]}' if image in names else ''
-            texts.append(f'id {self.ids[place]} (image {image}{file})')
-        return listed(texts, len(chosen))
+            file = f', {files[image]}' if image in files else ''
+            return f'id {self.ids[place]} (image {image}{file})'
 
-    def name_images(self, chosen: Sequence[int]) -> str:
-        """Return the ids of images, with their files.
+        return some(map(name, chosen), 5)
 
-        Args:
-            chosen (Sequence[int]): Places in the list of images.
-        """
-        texts = [
-            f'id {self.image_ids[place]} ({self.file_names[place]})'
-            for place in chosen[:_SHOWN]
-        ]
-        return listed(texts, len(chosen))
+    def name_images(self, chosen: np.ndarray) -> str:
+        """Return the ids of images, with their files."""
+        return some(
+            (f'id {self.image_ids[i]} ({self.file_names[i]})' for i in chosen),
+            5,
+        )
 
 
 def _places(known: np.ndarray, wanted: np.ndarray) -> np.ndarray:
     # Of entries with one id the last counts, as in pycocotools.
-    if len(known) and known.dtype == wanted.dtype == np.int64:
-        order = np.argsort(known, kind='stable')
-        ordered = known[order]
-        place = np.searchsorted(ordered, wanted, side='right') - 1
-        return np.where(ordered[place] == wanted, order[place], -1)
     place = {key: i for i, key in enumerate(known.tolist())}.get
     return np.fromiter(
         (place(key, -1) for key in wanted.tolist()), np.int64, len(wanted)
     )
 
 
-def repeated(values: np.ndarray | Sequence[Hashable]) -> list[Hashable]:
+def repeated(values: Iterable[Hashable]) -> list[Hashable]:
     """Return what occurs more than once."""
-    if isinstance(values, np.ndarray):
-        if values.dtype == np.int64:
-            ordered = np.sort(values)
-            twice = ordered[1:][ordered[1:] == ordered[:-1]]
-            return np.unique(twice).tolist()
-        values = values.tolist()
-    if len(set(values)) == len(values):
-        return []
     return [value for value, n in Counter(values).items() if n > 1]
-
-
-def listed(texts: Iterable[Any], count: int | None = None) -> str:
-    """Return the first few of many in one line.
-
-    Args:
-        texts (Iterable): What is to be shown; more than the first five are
-            only counted.
-        count (int, optional): How many there are. Defaults to those given.
-    """
-    texts = [str(text) for text in texts]
-    rest = (len(texts) if count is None else count) - _SHOWN
-    shown = ', '.join(texts[:_SHOWN])
-    return f'{shown} and {rest} more' if rest > 0 else shown

@@ -12,11 +12,12 @@ class Verdict(NamedTuple):
     """One thing that an annotation file says or lacks.
 
     Attributes:
-        level (str): 'broken': it cannot train or be evaluated, mmdet or
-            pycocotools would raise, now or later. 'misleading': it trains,
-            and something else than is meant, without a word. 'notable': a
-            little is left out, or may be wrong. 'sound': nothing.
-        check (str): What was looked at, in a word.
+        level (str): 'broken': mmdet or pycocotools raise at it, while the
+            data set is built or later. 'misleading': training goes on
+            without a word, and learns something else than is meant.
+            'notable': something is left out, or may be wrong. 'sound': there
+            is nothing to say.
+        check (str): What was checked, in a word.
         text (str): What was found, with file and ids.
         remedy (str): What to do about it.
         roles (tuple[str]): For what the file is used: 'train', 'val', 'test'.

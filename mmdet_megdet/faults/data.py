@@ -1,10 +1,14 @@
 # Copyright (c) mmdet_megdet contributors. All rights reserved.
-"""Images and annotations that are not what training takes them for."""
+"""Images and annotations are not what training takes them for.
+
+An image that cannot be loaded, or has another size than its annotations say,
+is an error that names it; annotation files are judged before training, by
+rank 0 for all: :class:`DataCheckHook`.
+"""
 
 from __future__ import annotations
 
 import logging
-import traceback
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, Literal
@@ -12,20 +16,25 @@ from typing import Any, Literal
 from mmengine.config import Config
 from mmengine.dataset import Compose
 from mmengine.dist import (
-    all_gather_object,
     broadcast_object_list,
+    get_rank,
+    get_world_size,
     is_main_process,
 )
 from mmengine.hooks import Hook
 from mmengine.logging import print_log
 from mmengine.registry import HOOKS
-from mmengine.runner import BaseLoop, Runner
+from mmengine.runner import Runner
 from PIL import ImageFile, JpegImagePlugin, PngImagePlugin
 
 from ..annotations import Verdict, configured, judge, unreadable
 from ..errors import ConfigError, DataError
-from ..runtime.workers import hold_workers
+from ..ranks import all_raise
+from ..runtime import hold_workers
+from ..upstream.mmengine_names import built_loop, chosen_indices
 from .setup import check_setup
+
+Mode = Literal['raise', 'warn', 'off']
 
 # How files of these formats begin and end, and what decodes them strictly.
 # (Image.open refuses large images, which OpenCV decodes.)
@@ -33,14 +42,120 @@ _FORMATS = (
     (b'\xff\xd8', b'\xff\xd9', JpegImagePlugin.JpegImageFile),
     (b'\x89PNG', b'IEND\xaeB`\x82', PngImagePlugin.PngImageFile),
 )
+_REMEDY = (
+    ' Mend it, or remove it from the annotation file. tools/doctor.py CONFIG '
+    '--decode finds all such images.'
+)
+# What was said of files in this process, by the files and their use: what a
+# tool has found, DataCheckHook need not look for again.
+_said: dict[tuple, list[Verdict]] = {}
+
+
+@HOOKS.register_module()
+class DataCheckHook(Hook):
+    """Say which image or annotation is at fault, instead of going on.
+
+    Contract:
+
+    - An image that is missing, cut off (OpenCV fills it up with grey), of
+      another size than the annotation file says (its boxes would lie wrong),
+      or fails in the pipeline for whatever other reason raises
+      :class:`~mmdet_megdet.errors.DataError` with its id and its path, on
+      the rank that loads it. Of JPEG and PNG on a disk the last bytes are
+      read for it.
+    - Before training rank 0 judges the annotation files of training and
+      validation, evaluators' included, by
+      :func:`~mmdet_megdet.annotations.judge`. All ranks raise the same
+      DataError, with the file and the ids, for what mmdet or pycocotools
+      would stumble over, now or after an epoch, and for what they would take
+      for something else without a word: labels that mean another category
+      there, annotations of categories that ``metainfo.classes`` lacks, boxes
+      outside the image. What is only left out or clipped is told as a
+      warning.
+
+    ``tools/train.py`` judges by the same function before it builds anything,
+    and ``tools/doctor.py`` ahead of all, with the images too. Under another
+    program mmdet has built the data sets before any hook runs, and raises by
+    itself what it cannot read.
+
+    Args:
+        annotations (str): 'raise'; 'warn', which lets pass what would train
+            otherwise than it seems, such as categories left out on purpose;
+            or 'off', which does not read the files. Defaults to 'raise'.
+
+    Examples:
+        >>> default_hooks = dict(
+        ...     data_check=dict(type='DataCheckHook', annotations='warn'))
+    """
+
+    # Behind hooks that change a pipeline.
+    priority = 'LOW'
+
+    def __init__(self, annotations: Mode = 'raise') -> None:
+        if annotations not in ('raise', 'warn', 'off'):
+            raise ConfigError(
+                f"DataCheckHook: annotations={annotations!r} is not 'raise', "
+                "'warn' or 'off'."
+            )
+        self.annotations = annotations
+
+    def before_run(self, runner: Runner) -> None:
+        """Judge the annotation files, if this is a training; a collective."""
+        check_setup(runner)
+        hold_workers(runner)
+        if self.annotations == 'off' or built_loop(runner, 'train') is None:
+            return
+        for verdict in check_annotation_files(
+            _as_built(runner), mode=self.annotations
+        ):
+            print_log(
+                f'DataCheckHook: {verdict.text} {verdict.remedy}',
+                logger='current',
+                level=logging.WARNING,
+            )
+
+    def before_train_epoch(self, runner: Runner) -> None:
+        """Check what is loaded from now on."""
+        check_loading(runner.train_dataloader.dataset)
+
+    def before_train(self, runner: Runner) -> None:
+        """Check what is loaded, where training has no epochs."""
+        check_loading(runner.train_dataloader.dataset)
+
+    def before_val(self, runner: Runner) -> None:
+        """Check what validation loads."""
+        check_loading(runner.val_dataloader.dataset)
+
+    def before_test(self, runner: Runner) -> None:
+        """Check what testing loads."""
+        check_loading(runner.test_dataloader.dataset)
+
+
+def check_loading(dataset: Any) -> None:
+    """Make a data set, or those in a wrapper, load by CheckedPipeline.
+
+    To be called before workers start; twice does no harm.
+    """
+    for one in innermost(dataset):
+        pipeline = getattr(one, 'pipeline', None)
+        if type(pipeline) is Compose:
+            one.pipeline = CheckedPipeline(pipeline)
+
+
+def innermost(dataset: Any) -> Iterator[Any]:
+    """Yield the data sets inside wrappers such as RepeatDataset."""
+    # mmdet's MultiImageMixDataset calls it _dataset.
+    for name in ('datasets', 'dataset', '_dataset'):
+        inner = getattr(dataset, name, None)
+        if inner is not None:
+            for part in inner if isinstance(inner, list | tuple) else [inner]:
+                yield from innermost(part)
+            return
+    yield dataset
 
 
 class CheckedPipeline(Compose):
     """A pipeline whose errors say which image they come from.
-
-    OpenCV makes a grey rest of what is missing at a JPEG's end, and turns an
-    image as its EXIF entry says, after which its boxes lie elsewhere. Training
-    would go on with that; here it is an error.
 
     Args:
         pipeline (Compose): The pipeline; the same transforms are used.
@@ -75,7 +190,7 @@ class CheckedPipeline(Compose):
 
     def _transform(self, data: dict) -> dict | None:
         """Apply the transforms, and look at what loading has made."""
-        said = data.get('width'), data.get('height')
+        said: Any = data.get('width'), data.get('height')
         # Some data sets do not know the sizes.
         loaded = 'ori_shape' in data or not all(said)
         for transform in self.transforms:
@@ -97,14 +212,9 @@ class CheckedPipeline(Compose):
 def other_size(
     actual: tuple[int, int], said: tuple[float, float]
 ) -> str | None:
-    """Return how an image's size differs from its annotation file's.
+    """Return how an image's width and height differ from its annotation's.
 
-    Args:
-        actual (tuple[int, int]): Width and height, as decoded.
-        said (tuple[float, float]): As in the file.
-
-    Returns:
-        str, optional: None where they are the same.
+    None where they are the same.
     """
     if tuple(actual) == tuple(said):
         return None
@@ -115,24 +225,12 @@ def other_size(
     return text
 
 
-_REMEDY = (
-    ' Mend it, or remove it from the annotation file. tools/doctor.py CONFIG '
-    '--decode finds all such images.'
-)
-
-
 def is_cut_off(path: str | Path) -> bool:
-    """Whether a JPEG or PNG file on a disk ends too early.
+    """Return whether a JPEG or PNG file cannot be decoded to its end.
 
     Two short reads, if the file ends as the format says; only otherwise is
-    it decoded. (Some have more behind their end.)
-
-    Args:
-        path (str or Path): The image. Of what is no local file, and of
-            other formats, nothing is said.
-
-    Returns:
-        bool: True only if it cannot be decoded to its end.
+    it decoded. (Some have more behind their end.) False for other formats,
+    and for what is no local file.
     """
     path = Path(path)
     if not path.is_file():
@@ -154,77 +252,6 @@ def _decodes(path: Path, kind: type[ImageFile.ImageFile]) -> bool:
     except Exception:
         return False
     return True
-
-
-def check_loading(dataset: Any) -> None:
-    """Makes a data set, or those in a wrapper, load by CheckedPipeline.
-
-    To be called before workers start; twice does no harm.
-
-    Args:
-        dataset (Dataset): As built from a config.
-    """
-    for one in innermost(dataset):
-        pipeline = getattr(one, 'pipeline', None)
-        if type(pipeline) is Compose:
-            one.pipeline = CheckedPipeline(pipeline)
-
-
-def innermost(dataset: Any) -> Iterator[Any]:
-    """The data sets inside wrappers such as RepeatDataset."""
-    # mmdet's MultiImageMixDataset calls it _dataset.
-    for name in ('datasets', 'dataset', '_dataset'):
-        inner = getattr(dataset, name, None)
-        if inner is not None:
-            for part in inner if isinstance(inner, list | tuple) else [inner]:
-                yield from innermost(part)
-            return
-    yield dataset
-
-
-Mode = Literal['raise', 'warn', 'off']
-
-# What was said of files in this process, by the files and their use: what a
-# tool has found, DataCheckHook need not look for again.
-_said: dict[tuple, list[Verdict]] = {}
-
-
-def mode_of(cfg: Config | dict) -> Mode:
-    """Return what a config's DataCheckHook does about annotations.
-
-    Args:
-        cfg (Config): The config.
-
-    Returns:
-        str: 'raise' where there is no such hook.
-    """
-    hook = data_check_of(cfg)
-    return 'raise' if hook is None else hook.get('annotations', 'raise')
-
-
-def data_check_of(cfg: Config | dict) -> dict | None:
-    """Return the settings of a config's DataCheckHook, if it has one."""
-    hooks = [
-        *(cfg.get('default_hooks') or {}).values(),
-        *(cfg.get('custom_hooks') or []),
-    ]
-    for hook in hooks:
-        kind = hook.get('type') if isinstance(hook, dict) else None
-        if 'DataCheckHook' in (kind, getattr(kind, '__name__', None)):
-            return hook
-    return None
-
-
-def is_refused(verdict: Verdict, mode: Mode) -> bool:
-    """Return whether training does not start with what was found.
-
-    Args:
-        verdict (Verdict): What was found.
-        mode (str): DataCheckHook's ``annotations``.
-    """
-    return verdict.level == 'broken' or (
-        verdict.level == 'misleading' and mode == 'raise'
-    )
 
 
 def check_annotation_files(
@@ -251,51 +278,46 @@ def check_annotation_files(
             used as is meant.
     """
     mode = mode or mode_of(cfg)
-    _check_each_rank(cfg, roles)
+    with all_raise():
+        _check_files(cfg, roles)
     if mode == 'off':
         return []
-    said: list[Any] = [_judge(cfg, roles) if is_main_process() else None]
-    broadcast_object_list(said)
-    if isinstance(said[0], str):
-        raise RuntimeError(said[0])
-    refused = [v for v in said[0] if is_refused(v, mode)]
-    if refused:
-        raise DataError(refusal(refused))
-    return [v for v in said[0] if v.level != 'sound']
+    told: list[Any] = [None]
+    with all_raise():
+        if is_main_process():
+            verdicts = _judge_once(cfg, roles)
+            refused = [v for v in verdicts if is_refused(v, mode)]
+            if refused:
+                raise DataError(refusal(refused))
+            told = [[v for v in verdicts if v.level != 'sound']]
+    broadcast_object_list(told)
+    return told[0]
 
 
-def _check_each_rank(cfg: Config | dict, roles: Sequence[str]) -> None:
-    """Refuse what a rank sees without reading a file; a collective."""
-    try:
-        uses, evaluations, verdicts = configured(cfg, roles)
-        paths = dict.fromkeys(x.path for x in [*uses, *evaluations])
-        own = [f'{v.text} {v.remedy}' for v in verdicts if v.level == 'broken']
-        own += [reason for reason in map(unreadable, paths) if reason]
-    except Exception:
-        own = [traceback.format_exc()]
-    by_rank = [' '.join(reasons) for reasons in all_gather_object(own)]
-    if len(set(by_rank)) == 1:
-        faults = by_rank[:1]
-    else:
-        faults = [
-            f'rank {r}: {text}' for r, text in enumerate(by_rank) if text
-        ]
-    if any(faults):
-        raise DataError(' '.join(faults))
+def _check_files(cfg: Config | dict, roles: Sequence[str]) -> None:
+    """Refuse what a rank sees without reading a file."""
+    uses, evaluations, verdicts = configured(cfg, roles)
+    faults = [f'{v.text} {v.remedy}' for v in verdicts if v.level == 'broken']
+    faults += filter(None, map(unreadable, _paths(uses, evaluations)))
+    if faults:
+        # Files may be missing on one machine alone.
+        here = f'rank {get_rank()}: ' if get_world_size() > 1 else ''
+        raise DataError(here + ' '.join(faults))
 
 
-def _judge(cfg: Config | dict, roles: Sequence[str]) -> list[Verdict] | str:
-    # Whatever happens on this rank, the others wait to be told.
-    try:
-        key = _key(cfg, roles)
-        if key not in _said:
-            _said[key] = judge(cfg, roles).verdicts
-        return _said[key]
-    except Exception:
-        return traceback.format_exc()
+def _paths(*parts: Sequence[Any]) -> list[str]:
+    return list(dict.fromkeys(one.path for part in parts for one in part))
 
 
-def _key(cfg: Config | dict, roles: Sequence[str]) -> tuple:
+def _judge_once(cfg: Config | dict, roles: Sequence[str]) -> list[Verdict]:
+    key = _files_and_uses(cfg, roles)
+    if key not in _said:
+        _said[key] = judge(cfg, roles).verdicts
+    return _said[key]
+
+
+def _files_and_uses(cfg: Config | dict, roles: Sequence[str]) -> tuple:
+    """Return what a judgement depends on."""
     uses, evaluations, _ = configured(cfg, roles)
     parts: list[tuple] = [tuple(evaluation) for evaluation in evaluations]
     for use in uses:
@@ -305,18 +327,39 @@ def _key(cfg: Config | dict, roles: Sequence[str]) -> tuple:
             (use.role, use.path, use.classes, use.with_masks, repr(settings))
         )
     states = []
-    for path in dict.fromkeys(x.path for x in [*uses, *evaluations]):
+    for path in _paths(uses, evaluations):
         state = Path(path).stat()
         states.append((path, state.st_mtime_ns, state.st_size))
     return tuple(roles), tuple(parts), tuple(states)
 
 
-def refusal(verdicts: Sequence[Verdict]) -> str:
-    """Return the message for what stops a run.
+def data_check_of(cfg: Config | dict) -> dict | None:
+    """Return the settings of a config's DataCheckHook, if it has one."""
+    hooks = [
+        *(cfg.get('default_hooks') or {}).values(),
+        *(cfg.get('custom_hooks') or []),
+    ]
+    for hook in hooks:
+        kind = hook.get('type') if isinstance(hook, dict) else None
+        if 'DataCheckHook' in (kind, getattr(kind, '__name__', None)):
+            return hook
+    return None
 
-    Args:
-        verdicts (Sequence[Verdict]): Why it stops.
-    """
+
+def mode_of(cfg: Config | dict) -> Mode:
+    """Return a config's ``annotations`` of DataCheckHook, or its default."""
+    return (data_check_of(cfg) or {}).get('annotations', 'raise')
+
+
+def is_refused(verdict: Verdict, mode: Mode) -> bool:
+    """Return whether training does not start with what was found."""
+    return verdict.level == 'broken' or (
+        verdict.level == 'misleading' and mode == 'raise'
+    )
+
+
+def refusal(verdicts: Sequence[Verdict]) -> str:
+    """Return the message for what stops a run."""
     text = ' '.join(f'{v.text} {v.remedy}'.strip() for v in verdicts)
     if any(verdict.level == 'broken' for verdict in verdicts):
         return text
@@ -327,104 +370,15 @@ def refusal(verdicts: Sequence[Verdict]) -> str:
     )
 
 
-@HOOKS.register_module()
-class DataCheckHook(Hook):
-    """Say which image or annotation is at fault, instead of going on.
-
-    Contract:
-
-    - An image that is missing, cut off, or fails in the pipeline for
-      whatever other reason raises
-      :class:`~mmdet_megdet.errors.DataError` with its id and its
-      path, on the rank that loads it. (OpenCV fills up a JPEG that is cut
-      off with grey, and says nothing that stops a training.) Of JPEG and PNG
-      on a disk the last bytes are read for it.
-    - An image whose size, as the pipeline decodes it, is not the annotation
-      file's raises it too: its boxes would lie wrong.
-    - Before training rank 0 judges the annotation files of training and
-      validation, evaluators' included, by
-      :func:`~mmdet_megdet.annotations.judge`. All ranks raise the same
-      DataError, with the file and the ids, for what mmdet or pycocotools
-      would stumble over, now or after an epoch, and for what they would take
-      for something else without a word: labels that mean another category
-      there, annotations of categories that ``metainfo.classes`` lacks, boxes
-      outside the image. What is only left out or clipped is told as a
-      warning.
-
-    ``tools/train.py`` judges by the same function before it builds anything,
-    and ``tools/doctor.py`` ahead of all, with the images too. Under another
-    program mmdet has built the data sets before any hook runs, and raises by
-    itself what it cannot read.
-
-    Args:
-        annotations (str): 'raise'; 'warn', which lets pass what would train
-            otherwise than it seems, such as categories left out on purpose;
-            or 'off', which does not read the files. Defaults to 'raise'.
-
-    Examples:
-        >>> default_hooks = dict(
-        ...     data_check=dict(type='DataCheckHook', annotations='warn'))
-    """
-
-    # Behind hooks that change a pipeline.
-    priority = 'LOW'
-
-    def __init__(
-        self, annotations: Literal['raise', 'warn', 'off'] = 'raise'
-    ) -> None:
-        if annotations not in ('raise', 'warn', 'off'):
-            raise ConfigError(
-                f"DataCheckHook: annotations={annotations!r} is not 'raise', "
-                "'warn' or 'off'."
-            )
-        self.annotations = annotations
-
-    def before_run(self, runner: Runner) -> None:
-        """Judge the annotation files, if this is a training; a collective."""
-        check_setup(runner)
-        hold_workers(runner)
-        # In val() and test() the Runner has not built it.
-        if self.annotations == 'off' or not isinstance(
-            runner._train_loop, BaseLoop
-        ):
-            return
-        for verdict in check_annotation_files(
-            _as_built(runner), mode=self.annotations
-        ):
-            print_log(
-                f'DataCheckHook: {verdict.text} {verdict.remedy}',
-                logger='current',
-                level=logging.WARNING,
-            )
-
-    def before_train_epoch(self, runner: Runner) -> None:
-        """Check what is loaded from now on."""
-        check_loading(runner.train_dataloader.dataset)
-
-    def before_train(self, runner: Runner) -> None:
-        """Check what is loaded, where training has no epochs."""
-        check_loading(runner.train_dataloader.dataset)
-
-    def before_val(self, runner: Runner) -> None:
-        """Check what validation loads."""
-        check_loading(runner.val_dataloader.dataset)
-
-    def before_test(self, runner: Runner) -> None:
-        """Check what testing loads."""
-        check_loading(runner.test_dataloader.dataset)
-
-
 def _as_built(runner: Runner) -> dict[str, Any]:
     """Return a config of the data sets that a Runner has built.
 
     The Runner may not have been built from a config.
     """
     cfg: dict[str, Any] = dict(default_scope=runner.default_scope.scope_name)
-    for role, loop in (
-        ('train', runner._train_loop),
-        ('val', runner._val_loop),
-    ):
-        if isinstance(loop, BaseLoop):
+    for role in ('train', 'val'):
+        loop = built_loop(runner, role)
+        if loop is not None:
             datasets = innermost(loop.dataloader.dataset)
             cfg[f'{role}_dataloader'] = dict(
                 dataset=dict(datasets=[*map(_as_config, datasets)])
@@ -444,17 +398,11 @@ def _as_config(dataset: Any) -> dict:
         data_prefix=dict(getattr(dataset, 'data_prefix', {})),
         backend_args=getattr(dataset, 'backend_args', None),
         filter_cfg=getattr(dataset, 'filter_cfg', None),
-        indices=getattr(dataset, '_indices', None),
+        indices=chosen_indices(dataset),
         test_mode=getattr(dataset, 'test_mode', False),
         pipeline=[
-            dict(
-                type=type(step).__name__,
-                **{
-                    name: getattr(step, name)
-                    for name in options
-                    if hasattr(step, name)
-                },
-            )
+            {'type': type(step).__name__}
+            | {o: getattr(step, o) for o in options if hasattr(step, o)}
             for step in transforms
         ],
     )

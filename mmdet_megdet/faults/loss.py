@@ -1,5 +1,9 @@
 # Copyright (c) mmdet_megdet contributors. All rights reserved.
-"""A loss that is NaN or infinite: all ranks stop, or all skip the update."""
+"""A loss is NaN or infinite, on some rank.
+
+All ranks find out between forward and backward, and either all raise or all
+skip the update: :class:`FiniteLossHook`.
+"""
 
 from __future__ import annotations
 
@@ -15,74 +19,16 @@ from mmengine.logging import print_log
 from mmengine.registry import HOOKS
 from mmengine.runner import Runner
 from torch import Tensor, nn
+from torch.utils.hooks import RemovableHandle
 
 from ..errors import ConfigError, NonFiniteLossError
-from ..runtime.batch import image_names
-from ..sync_bn.groups import world_size
-from ..updates import SkipUpdate, UpdateTrainLoop
-from ..updates.place import place_of
+from ..runtime import image_names
+from ..sync_bn import world_size
+from ..updates import SkipUpdate, UpdateTrainLoop, place_of
 
-
-def named_losses(output: Any) -> dict[str, Tensor]:
-    """What MMEngine's ``BaseModel.parse_losses`` sums up.
-
-    Args:
-        output (Any): What a model returned in mode 'loss': a mapping of
-            tensors and lists of tensors, of which those with 'loss' in their
-            name count.
-
-    Returns:
-        dict[str, Tensor]: Scalars by name, ``name[i]`` in lists; empty where
-        the output is no mapping.
-    """
-    if not isinstance(output, Mapping):
-        return {}
-    found = {}
-    for name, value in output.items():
-        if 'loss' not in name:
-            continue
-        if isinstance(value, Tensor):
-            found[name] = value.detach().float().mean()
-            continue
-        for index, part in enumerate(value):
-            found[f'{name}[{index}]'] = part.detach().float().mean()
-    return found
-
-
-def not_finite(losses: Mapping[str, Tensor], device: torch.device) -> Tensor:
-    """Whether one of them, or their sum, is NaN or infinite.
-
-    Returns:
-        Tensor: int32 of shape (1,), 1 or 0, on the device; nothing waits
-        for it.
-    """
-    if not losses:
-        return torch.zeros(1, dtype=torch.int32, device=device)
-    total = torch.stack(list(losses.values())).sum()
-    return torch.isfinite(total).logical_not().int().reshape(1)
-
-
-def describe_not_finite(losses: Mapping[str, Tensor]) -> str:
-    """Names those that are NaN or infinite; empty where none is.
-
-    Waits for the device.
-    """
-    values = {name: float(loss) for name, loss in losses.items()}
-    values['the sum of losses'] = sum(values.values())
-    texts = [
-        f'{name} is {value:g}'
-        for name, value in values.items()
-        if not -_LARGEST <= value <= _LARGEST
-    ]
-    # The sum says something of its own only where all its parts are finite.
-    return ', '.join(texts[:-1] or texts)
-
-
-_LARGEST = torch.finfo(torch.float32).max
-
-
-# Under which the message hub, and so every checkpoint, counts.
+# Key in the message hub, and so in every checkpoint.
 _SKIPPED = 'skipped_updates'
+_LARGEST = torch.finfo(torch.float32).max
 
 
 @HOOKS.register_module()
@@ -97,18 +43,16 @@ class FiniteLossHook(Hook):
 
     - Every loss of every rank is looked at in every micro-step, between
       forward and backward, and the ranks agree by an all-reduce of one
-      number. So the weights, the optimizer's state and the gradients never
-      see it.
+      number. Weights, the optimizer's state and gradients never see it.
     - All ranks say the same: which loss is what, on which rank, in which
       update and micro-step, with the ids of that rank's images.
     - ``on_failure='raise'``: all of them raise
       :class:`~mmdet_megdet.errors.NonFiniteLossError`.
-    - ``on_failure='skip'``: none of them makes the update, which needs
-      ``UpdateTrainLoop``. It is left out as a whole, since one of fewer
-      images would not be the batch that the recipe promises. Weights, the
-      optimizer's state, GradScaler's scale, the model's buffers
-      (BatchNorm's running statistics) and the EMA copy of an ``EMAHook``
-      stay as they were before it. It counts, for all schedulers alike.
+    - ``on_failure='skip'``: all of them leave out the whole update, which
+      needs ``UpdateTrainLoop``. Weights, the optimizer's state, GradScaler's
+      scale, the model's buffers (BatchNorm's running statistics) and the EMA
+      copy of an ``EMAHook`` stay as they were before it. It counts, for all
+      schedulers alike.
     - Skipped updates are counted over the whole training, resumed parts
       included, shown in the log as ``skipped_updates``, and limited.
 
@@ -116,8 +60,8 @@ class FiniteLossHook(Hook):
     GradScaler's business, as before.
 
     Cost: the host waits for the forward's end in each micro-step, and an
-    all-reduce of 4 bytes in the group of all ranks that BatchNorm uses; with
-    ``on_failure='skip'`` a copy of the buffers too.
+    all-reduce of 4 bytes on the default group; with ``on_failure='skip'`` a
+    copy of the buffers too.
 
     Args:
         on_failure (str): 'raise' or 'skip'. Defaults to 'raise'.
@@ -150,7 +94,7 @@ class FiniteLossHook(Hook):
             )
         self.on_failure = on_failure
         self.max_skips = max_skips
-        self._handle = None
+        self._handle: RemovableHandle | None = None
 
     def before_train(self, runner: Runner) -> None:
         """Begin to look."""
@@ -183,7 +127,7 @@ class FiniteLossHook(Hook):
         """Keep what may have to be named."""
         self._step, self._batch = index, data_batch
 
-    def after_train_iter(self, runner: Runner, *args, **kwargs) -> None:
+    def after_train_iter(self, runner: Runner, *_: Any, **__: Any) -> None:
         """Let go of the batch."""
         self._batch = None
 
@@ -196,14 +140,13 @@ class FiniteLossHook(Hook):
         self._stop()
 
     def _stop(self) -> None:
-        if self._handle is None:
-            return
-        self._handle.remove()
-        self._handle = None
-        self._restore_ema()
+        if self._handle is not None:
+            self._handle.remove()
+            self._handle = None
+            self._restore_ema()
 
     def _check(self, model: nn.Module, _: Any, output: Any) -> None:
-        """Between forward and backward; a collective."""
+        """Look between forward and backward; a collective."""
         if not model.training:
             return
         losses = named_losses(output)
@@ -225,7 +168,7 @@ class FiniteLossHook(Hook):
         self._skip(text)
 
     def _describe(self, losses: dict[str, Tensor]) -> str:
-        """What is wrong on which ranks, the same on all; a collective."""
+        """Say what is wrong on which ranks, the same on all; a collective."""
         own = describe_not_finite(losses), image_names(self._batch)
         found = [
             f'{wrong} on rank {rank}, with '
@@ -251,7 +194,7 @@ class FiniteLossHook(Hook):
         for buffer, before in zip(buffers, self._buffers, strict=True):
             buffer.copy_(before)
         for ema_model in self._ema_models():
-            ema_model.update_parameters = _leave_out
+            vars(ema_model)['update_parameters'] = _leave_out
         print_log(
             f'{text} The update is skipped, number {skipped} of at most '
             f'{self.max_skips}.',
@@ -274,3 +217,45 @@ class FiniteLossHook(Hook):
 
 def _leave_out(model: nn.Module) -> None:
     """In the place of an averaged model's ``update_parameters``."""
+
+
+def named_losses(output: Any) -> dict[str, Tensor]:
+    """Return what MMEngine's ``BaseModel.parse_losses`` sums up.
+
+    Scalars by name, ``name[i]`` in lists; none where the output of the model
+    is no mapping.
+    """
+    found: dict[str, Tensor] = {}
+    for name, value in output.items() if isinstance(output, Mapping) else ():
+        if 'loss' not in name:
+            continue
+        if isinstance(value, Tensor):
+            found[name] = value.detach().float().mean()
+            continue
+        for index, part in enumerate(value):
+            found[f'{name}[{index}]'] = part.detach().float().mean()
+    return found
+
+
+def not_finite(losses: Mapping[str, Tensor], device: torch.device) -> Tensor:
+    """Return 1 if one of them, or their sum, is NaN or infinite, else 0.
+
+    A tensor of shape (1,) on the device; nothing waits for it.
+    """
+    if not losses:
+        return torch.zeros(1, dtype=torch.int32, device=device)
+    total = torch.stack(list(losses.values())).sum()
+    return torch.isfinite(total).logical_not().int().reshape(1)
+
+
+def describe_not_finite(losses: Mapping[str, Tensor]) -> str:
+    """Name those that are NaN or infinite; waits for the device."""
+    values = {name: float(loss) for name, loss in losses.items()}
+    values['the sum of losses'] = sum(values.values())
+    texts = [
+        f'{name} is {value:g}'
+        for name, value in values.items()
+        if not -_LARGEST <= value <= _LARGEST
+    ]
+    # The sum says something of its own only where all its parts are finite.
+    return ', '.join(texts[:-1] or texts)

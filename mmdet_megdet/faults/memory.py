@@ -1,5 +1,9 @@
 # Copyright (c) mmdet_megdet contributors. All rights reserved.
-"""Out of memory: with how many images per GPU the same batch would fit."""
+"""Memory runs out, of a GPU or of the machine.
+
+The error then says with how many images per GPU the same total batch would
+fit: :class:`OutOfMemoryHook`.
+"""
 
 from __future__ import annotations
 
@@ -14,10 +18,10 @@ from ..recipe import BatchPlan, format_table, plan_rows, plan_with_fewer_images
 from ..sync_bn import bn_sizes
 
 # Of errors that are no OutOfMemoryError: the CPU's allocator, cuDNN, cuBLAS.
-_PHRASES = (
-    "can't allocate memory",
-    'out of memory',
-    'STATUS_ALLOC_FAILED',
+_PHRASES = ("can't allocate memory", 'out of memory', 'STATUS_ALLOC_FAILED')
+_OTHERWISE = (
+    'Less memory for the same images: --amp, with_cp=True in the backbone, '
+    'smaller images; or more GPUs.'
 )
 
 
@@ -43,7 +47,7 @@ class OutOfMemoryHook(Hook):
 
 
 def is_out_of_memory(error: BaseException) -> bool:
-    """Whether an error says that there was no memory left."""
+    """Return whether an error says that there was no memory left."""
     if isinstance(error, torch.OutOfMemoryError | MemoryError):
         return True
     return isinstance(error, RuntimeError) and any(
@@ -52,12 +56,9 @@ def is_out_of_memory(error: BaseException) -> bool:
 
 
 def advice(runner: Runner) -> str:
-    """What to run instead, in words and as a table.
-
-    Args:
-        runner (Runner): In training, by an ``UpdateTrainLoop``.
-    """
-    plan = _plan(runner)
+    """Return what to run instead, in words and as a table."""
+    sizes = bn_sizes(runner.model)
+    plan = _plan(runner, sizes)
     began = (
         f'Memory ran out with {plan.images_per_gpu} image(s) per GPU on rank '
         f'{runner.rank}.'
@@ -69,8 +70,7 @@ def advice(runner: Runner) -> str:
     if smaller.bn_size != plan.bn_size:
         options += ' --bn-size none'
     rows = [plan_rows(plan), plan_rows(smaller)]
-    synchronised = bool(bn_sizes(runner.model))
-    if not synchronised:
+    if not sizes:
         rows = [
             {k: v for k, v in row.items() if not k.startswith('BN')}
             for row in rows
@@ -81,10 +81,7 @@ def advice(runner: Runner) -> str:
         f'learning rate: tools/train.py CONFIG {options}\n'
         f'{format_table(rows)}'
     )
-    if (
-        synchronised
-        and smaller.images_per_bn_group != plan.images_per_bn_group
-    ):
+    if sizes and smaller.images_per_bn_group != plan.images_per_bn_group:
         text += (
             f'\nBatchNorm would take its statistics over '
             f'{smaller.images_per_bn_group} images instead of '
@@ -93,14 +90,8 @@ def advice(runner: Runner) -> str:
     return text
 
 
-_OTHERWISE = (
-    'Less memory for the same images: --amp, with_cp=True in the backbone, '
-    'smaller images; or more GPUs.'
-)
-
-
-def _plan(runner: Runner) -> BatchPlan:
-    sizes = bn_sizes(runner.model)
+def _plan(runner: Runner, sizes: list[int | None]) -> BatchPlan:
     # Of several the largest, which is the hardest to keep.
-    size = max(sizes) if sizes and None not in sizes else None
+    known = [size for size in sizes if size is not None]
+    size = max(known) if known and len(known) == len(sizes) else None
     return replace(runner.train_loop.plan, bn_size=size)

@@ -1,5 +1,9 @@
 # Copyright (c) mmdet_megdet contributors. All rights reserved.
-"""SIGTERM: all ranks stop at one place, with a checkpoint."""
+"""SIGTERM: the machine is about to be taken away.
+
+All ranks stop after the same update, with a checkpoint and status 75:
+:class:`PreemptionHook`.
+"""
 
 from __future__ import annotations
 
@@ -10,6 +14,7 @@ import threading
 from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
+from typing import Any, TypeVar
 
 import torch
 import torch.distributed as dist
@@ -22,96 +27,14 @@ from mmengine.runner import BaseLoop, EpochBasedTrainLoop, Runner
 from torch.utils.data import DataLoader
 
 from ..errors import REQUEUE_STATUS, ConfigError, Preempted
-from ..runtime.workers import hold_workers
-from ..sync_bn.groups import group_timeout
+from ..runtime import hold_workers
+from ..sync_bn import group_timeout
+from ..upstream.mmengine_names import built_loop
 from .checkpoint import AtomicCheckpointHook
 from .rank_watch import RankWatchHook
 from .setup import check_setup
 
-
-class TerminationSignal:
-    """Whether SIGTERM has come, told to any thread at once.
-
-    Python runs a signal's handler in the main thread and between two
-    instructions, so not while that waits in a collective. Python's wake-up
-    pipe is written to nevertheless.
-    """
-
-    def __init__(self) -> None:
-        self._received = False
-        self._pipe: int | None = None
-
-    def install(self) -> None:
-        """From now on SIGTERM is noted and does nothing else."""
-        self._pipe, write_end = os.pipe()
-        self._write_end = write_end
-        os.set_blocking(self._pipe, False)
-        os.set_blocking(write_end, False)
-        self._handler = signal.signal(signal.SIGTERM, self._note)
-        self._wakeup = signal.set_wakeup_fd(
-            write_end, warn_on_full_buffer=False
-        )
-
-    def restore(self) -> None:
-        """SIGTERM does again what it did before."""
-        signal.set_wakeup_fd(self._wakeup)
-        signal.signal(signal.SIGTERM, self._handler)
-        pipe, self._pipe = self._pipe, None
-        os.close(self._write_end)
-        os.close(pipe)
-
-    def ignore(self) -> None:
-        """SIGTERM does nothing to the end of the process.
-
-        Where one rank ends with a status other than 0, srun sends SIGTERM to
-        the others, which are to keep their own status.
-        """
-        signal.signal(signal.SIGTERM, signal.SIG_IGN)
-
-    def received(self) -> bool:
-        """Whether it has come since :meth:`install`."""
-        if self._pipe is not None:
-            # Other signals' numbers come here too.
-            with suppress(BlockingIOError):
-                if signal.SIGTERM in os.read(self._pipe, 1024):
-                    self._received = True
-        return self._received
-
-    def _note(self, *_: object) -> None:
-        self._received = True
-
-
-def shield_workers(loader: DataLoader) -> None:
-    """Lets a loader's workers heed their training process's SIGTERM alone.
-
-    Slurm sends SIGTERM to all processes of a job, and a worker that it ends
-    is an error in its training process, which then cannot save. Call it
-    before the workers start.
-
-    Args:
-        loader (DataLoader): Its ``worker_init_fn`` is extended.
-    """
-    loader.worker_init_fn = partial(
-        _start_worker, worker_init_fn=loader.worker_init_fn
-    )
-
-
-def _start_worker(
-    worker_id: int, worker_init_fn: Callable[[int], None] | None
-) -> None:
-    if worker_init_fn is not None:
-        worker_init_fn(worker_id)
-    # A handler does not learn who sends; who waits for the signal does.
-    signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
-    threading.Thread(
-        target=_wait_for_end, args=(os.getppid(),), daemon=True
-    ).start()
-
-
-def _wait_for_end(parent: int) -> None:
-    while signal.sigwaitinfo({signal.SIGTERM}).si_pid != parent:
-        pass
-    os._exit(0)
+_AS_IT_IS = 'or leave SIGTERM as it is by default_hooks.preemption=None.'
 
 
 @HOOKS.register_module()
@@ -121,9 +44,9 @@ class PreemptionHook(Hook):
     SIGTERM is what Slurm sends before it takes a node, and what torchrun
     passes on. Contract:
 
-    - Ranks see the signal at different moments, and not all of them may. At
-      each optimizer update they agree by one all-reduce of a number, on the
-      CPU and in a group of their own (gloo), so that no device is waited for.
+    - Not all ranks may see the signal, nor at the same moment. At each
+      optimizer update they agree by an all-reduce of one number, on the CPU
+      and in a group of their own (gloo), so that no device is waited for.
     - After that update all pool BatchNorm's running statistics, rank 0 saves
       ``iter_N.pth`` as AtomicCheckpointHook does, and all end with status 75
       when it is whole. (torchrun hides the status, srun passes it on.)
@@ -163,36 +86,39 @@ class PreemptionHook(Hook):
         """Shield the workers, ahead of hooks that look at the loader."""
         check_setup(runner)
         hold_workers(runner)
-        for loop in (runner._train_loop, runner._val_loop):
-            if isinstance(loop, BaseLoop):
+        for loop in (built_loop(runner, 'train'), built_loop(runner, 'val')):
+            if loop is not None:
                 shield_workers(loop.dataloader)
 
     def before_train(self, runner: Runner) -> None:
         """Note SIGTERM from now on; a collective."""
-        self._saver = _find(runner, CheckpointHook)
-        if self._saver is None:
+        saver = _find(runner, CheckpointHook)
+        if saver is None:
             print_log(
                 'PreemptionHook: the run has no CheckpointHook, so SIGTERM '
                 'ends it at once, as ever.',
                 logger='current',
             )
             return
-        _check_saver(self._saver)
+        self._saver = _checked_saver(saver)
         _check_loop(runner.train_loop)
         self._group = _cpu_group() if runner.world_size > 1 else None
         self._signal = TerminationSignal()
         self._signal.install()
-        self._watch = getattr(_find(runner, RankWatchHook), 'watch', None)
+        watcher = _find(runner, RankWatchHook)
+        self._watch = None if watcher is None else watcher.watch
         if self._watch is not None:
             self._watch.asked_to_end = self._signal.received
 
-    def after_train_iter(self, runner: Runner, *args, **kwargs) -> None:
+    def after_train_iter(self, runner: Runner, *_: Any, **__: Any) -> None:
         """After an update: agree, and perhaps stop."""
         if self._signal is None or not _updated(runner.optim_wrapper):
             return
-        rank = self._first_asked(runner.rank)
-        if rank is not None:
-            self._stop(runner, rank)
+        asked = torch.tensor(runner.rank + 1 if self._signal.received() else 0)
+        if self._group is not None:
+            dist.all_reduce(asked, dist.ReduceOp.MAX, self._group)
+        if asked:
+            self._stop(runner, self._signal, int(asked) - 1)
 
     def after_train(self, runner: Runner) -> None:
         """Give SIGTERM back."""
@@ -207,21 +133,16 @@ class PreemptionHook(Hook):
             self._signal.restore()
             self._signal = None
 
-    def _first_asked(self, rank: int) -> int | None:
-        """A rank that got SIGTERM; None if none did. All ranks agree."""
-        asked = torch.tensor(rank + 1 if self._signal.received() else 0)
-        if self._group is not None:
-            dist.all_reduce(asked, dist.ReduceOp.MAX, self._group)
-        return int(asked) - 1 if asked else None
-
-    def _stop(self, runner: Runner, rank: int) -> None:
+    def _stop(
+        self, runner: Runner, termination: TerminationSignal, rank: int
+    ) -> None:
         runner.call_hook('before_interrupt')
         path = self._saver.save_inside_epoch(runner)
         if self._group is not None:
             dist.barrier(self._group)
         if self._watch is not None:
             self._watch.stop()
-        self._signal.ignore()
+        termination.ignore()
         print_log(
             f'PreemptionHook: rank {rank} got SIGTERM. All ranks stop after '
             f'iteration {runner.iter + 1} with {path}, status '
@@ -234,39 +155,129 @@ class PreemptionHook(Hook):
         raise Preempted
 
 
-def _find(runner: Runner, kind: type[Hook]) -> Hook | None:
+class TerminationSignal:
+    """Whether SIGTERM has come, told to any thread at once.
+
+    Python runs a signal's handler in the main thread and between two
+    instructions, so not while that waits in a collective. Python's wake-up
+    pipe is written to nevertheless.
+    """
+
+    def __init__(self) -> None:
+        self._received = False
+        self._pipe: tuple[int, int] | None = None
+
+    def install(self) -> None:
+        """Let SIGTERM be noted, and do nothing else, from now on."""
+        self._pipe = os.pipe()
+        for end in self._pipe:
+            os.set_blocking(end, False)
+        self._handler = signal.signal(signal.SIGTERM, self._note)
+        self._wakeup = signal.set_wakeup_fd(
+            self._pipe[1], warn_on_full_buffer=False
+        )
+
+    def restore(self) -> None:
+        """Let SIGTERM do again what it did before."""
+        signal.set_wakeup_fd(self._wakeup)
+        signal.signal(signal.SIGTERM, self._handler)
+        pipe, self._pipe = self._pipe, None
+        for end in pipe or ():
+            os.close(end)
+
+    def ignore(self) -> None:
+        """Let SIGTERM do nothing to the end of the process.
+
+        Where one rank ends with a status other than 0, srun sends SIGTERM to
+        the others, which are to keep their own status.
+        """
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
+
+    def received(self) -> bool:
+        """Return whether it has come since :meth:`install`."""
+        pipe = self._pipe
+        if pipe is not None:
+            # Other signals' numbers come here too. It may be empty, or closed
+            # by another thread.
+            with suppress(OSError):
+                if signal.SIGTERM in os.read(pipe[0], 1024):
+                    self._received = True
+        return self._received
+
+    def _note(self, *_: object) -> None:
+        self._received = True
+
+
+def shield_workers(loader: DataLoader) -> None:
+    """Let a loader's workers heed their training process's SIGTERM alone.
+
+    Slurm sends SIGTERM to all processes of a job, and a worker that it ends
+    is an error in its training process, which then cannot save. Call it
+    before the workers start.
+
+    Args:
+        loader (DataLoader): Its ``worker_init_fn`` is extended.
+    """
+    loader.worker_init_fn = partial(
+        _start_worker, worker_init_fn=loader.worker_init_fn
+    )
+
+
+def _start_worker(
+    worker_id: int, worker_init_fn: Callable[[int], None] | None
+) -> None:
+    if worker_init_fn is not None:
+        worker_init_fn(worker_id)
+    # A handler does not learn who sends; who waits for the signal does.
+    signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
+    threading.Thread(
+        target=_wait_for_end, args=(os.getppid(),), daemon=True
+    ).start()
+
+
+def _wait_for_end(parent: int) -> None:
+    while signal.sigwaitinfo({signal.SIGTERM}).si_pid != parent:
+        pass
+    os._exit(0)
+
+
+_Hook = TypeVar('_Hook', bound=Hook)
+
+
+def _find(runner: Runner, kind: type[_Hook]) -> _Hook | None:
     return next((h for h in runner.hooks if isinstance(h, kind)), None)
 
 
 def _updated(wrapper: OptimWrapper | OptimWrapperDict) -> bool:
-    """Whether the iteration that is over ended in an update."""
+    """Return whether the iteration that is over ended in an update."""
     if isinstance(wrapper, OptimWrapperDict):
         return all(one.should_update() for one in wrapper.values())
     return wrapper.should_update()
 
 
 def _cpu_group() -> dist.ProcessGroup:
-    timeout = group_timeout(dist.group.WORLD, torch.device(get_device()))
+    world = dist.group.WORLD
+    assert world is not None  # there are several ranks
+    timeout = group_timeout(world, torch.device(get_device()))
     try:
         return dist.new_group(backend='gloo', timeout=timeout)
     except RuntimeError as error:
         raise ConfigError(
             'PreemptionHook: the ranks cannot make a group on the CPU (gloo: '
             f"{error}). Name the machines' network interface in "
-            'GLOO_SOCKET_IFNAME, or leave SIGTERM as it is by '
-            'default_hooks.preemption=None.'
+            f'GLOO_SOCKET_IFNAME, {_AS_IT_IS}'
         ) from error
 
 
-def _check_saver(hook: CheckpointHook) -> None:
-    if not isinstance(hook, AtomicCheckpointHook):
-        raise ConfigError(
-            f'PreemptionHook saves by AtomicCheckpointHook, not by '
-            f'{type(hook).__name__}: set default_hooks.checkpoint.type='
-            "'AtomicCheckpointHook' (its options are those of "
-            'CheckpointHook), or leave SIGTERM as it is by '
-            'default_hooks.preemption=None.'
-        )
+def _checked_saver(hook: CheckpointHook) -> AtomicCheckpointHook:
+    if isinstance(hook, AtomicCheckpointHook):
+        return hook
+    raise ConfigError(
+        f'PreemptionHook saves by AtomicCheckpointHook, not by '
+        f'{type(hook).__name__}: set default_hooks.checkpoint.type='
+        "'AtomicCheckpointHook' (its options are those of CheckpointHook), "
+        f'{_AS_IT_IS}'
+    )
 
 
 def _check_loop(loop: BaseLoop) -> None:
@@ -276,7 +287,5 @@ def _check_loop(loop: BaseLoop) -> None:
             'cannot go on there: it would begin the epoch anew, with the '
             'counts of iterations and updates ahead of it. Set '
             "train_cfg.type='UpdateTrainLoop' and train_dataloader."
-            "batch_sampler=dict(type='UpdateBatchSampler'), or leave SIGTERM "
-            'as it is by '
-            'default_hooks.preemption=None.'
+            f"batch_sampler=dict(type='UpdateBatchSampler'), {_AS_IT_IS}"
         )

@@ -1,5 +1,9 @@
 # Copyright (c) mmdet_megdet contributors. All rights reserved.
-"""What the restart of an elastic job has lost."""
+"""A machine leaves or joins an elastic job, and training restarts.
+
+The images per GPU are chosen anew for the machines that are left, processes
+end with their agent, and :class:`RestartHook` logs how many updates were lost.
+"""
 
 from __future__ import annotations
 
@@ -20,9 +24,53 @@ from mmengine.runner import Runner
 
 from ..errors import RANK_LOST_STATUS, REQUEUE_STATUS, ConfigError
 from ..recipe import most_images
+from ..text import count
 
 _AGENT = 'MEGDET_ELASTIC_AGENT'
 _PR_SET_PDEATHSIG = 1  # of Linux
+
+
+@HOOKS.register_module()
+class RestartHook(Hook):
+    """Log how many updates are made again since a machine left or joined.
+
+    Contract: rank 0 notes in the work folder (``updates_done``) each update
+    that is done. When training begins again it logs with how many ranks, and
+    how many of the updates noted are not in the checkpoint that it goes on
+    from. ``tools/train.py`` adds the hook to elastic jobs.
+
+    Examples:
+        >>> default_hooks = dict(restart=dict(type='RestartHook'))
+    """
+
+    # Ahead of PreemptionHook, which ends the training.
+    priority = 'VERY_LOW'
+
+    @master_only
+    def before_train(self, runner: Runner) -> None:
+        """Compare with what was done before."""
+        self._note = Path(runner.work_dir, 'updates_done')
+        now = runner.iter
+        before = int(self._note.read_text()) if self._note.exists() else 0
+        if max(before, now) == 0:
+            return
+        lost = max(before - now, 0)
+        print_log(
+            f'RestartHook: training goes on with {runner.world_size} rank(s) '
+            f'after update {now}. It had come to update {max(before, now)}: '
+            f'{lost} update(s) are lost and made again.',
+            logger='current',
+            level=logging.WARNING if lost else logging.INFO,
+        )
+
+    @master_only
+    def after_train_iter(self, runner: Runner, *_: Any, **__: Any) -> None:
+        """Note the update."""
+        # Replaced in one step: this process may be killed.
+        new = self._note.with_name(self._note.name + '.new')
+        # The Runner counts it after its hooks.
+        new.write_text(f'{runner.iter + 1}\n')
+        new.replace(self._note)
 
 
 def announce_agent() -> None:
@@ -51,7 +99,7 @@ def end_with_agent() -> None:
 
 
 def would_fail_again(statuses: Collection[int]) -> bool:
-    """Return whether processes ended by themselves for good.
+    """Return whether processes failed by themselves, as they would again.
 
     Args:
         statuses (Collection[int]): Of a machine's processes that did not end
@@ -95,6 +143,18 @@ def planned_batch(cfg: Config) -> tuple[int, list[int | None]]:
     return total, list(dict.fromkeys(sizes)) or [None]
 
 
+def _layer_sizes(node: Any) -> list[int | None]:
+    """Return BN sizes of all ``MegDetSyncBN`` that a model's config names."""
+    if isinstance(node, dict):
+        kind = node.get('type')
+        if 'MegDetSyncBN' in (kind, getattr(kind, '__name__', None)):
+            return [node.get('bn_size')]
+        node = list(node.values())
+    if isinstance(node, list | tuple):
+        return [size for part in node for size in _layer_sizes(part)]
+    return []
+
+
 def choose_images(cfg: Config, at_most: int, world_size: int) -> None:
     """Set the most images per GPU with which the batch can be split here.
 
@@ -113,83 +173,8 @@ def choose_images(cfg: Config, at_most: int, world_size: int) -> None:
         raise ConfigError(
             f'--max-images-per-gpu {at_most}: no number of images up to that '
             f'splits a total batch of {total} and a BN size of {sizes} over '
-            f'{world_size} GPU(s). Take another number of GPUs, --bn-size or '
-            'default_hooks.total_batch.total_batch_size (tools/plan.py tells '
-            'what divides).'
+            f'{count(world_size, "GPU")}. Take another number of GPUs, '
+            '--bn-size or default_hooks.total_batch.total_batch_size '
+            '(tools/plan.py tells what divides).'
         )
     cfg.train_dataloader.batch_size = images
-
-
-class ProgressNote:
-    """How many updates were done, as a file of the work folder says.
-
-    Args:
-        work_dir (str or Path): Which all machines see.
-    """
-
-    def __init__(self, work_dir: str | Path) -> None:
-        self._path = Path(work_dir, 'updates_done')
-
-    def write(self, updates: int) -> None:
-        """Replace the number, in one step."""
-        new = self._path.with_name(self._path.name + '.new')
-        new.write_text(f'{updates}\n')
-        new.replace(self._path)
-
-    def read(self) -> int:
-        """Return the number; 0 if there is none."""
-        try:
-            return int(self._path.read_text())
-        except FileNotFoundError:
-            return 0
-
-
-def _layer_sizes(node: Any) -> list[int | None]:
-    """BN sizes of all ``MegDetSyncBN`` that a model's config names."""
-    if isinstance(node, dict):
-        kind = node.get('type')
-        if 'MegDetSyncBN' in (kind, getattr(kind, '__name__', None)):
-            return [node.get('bn_size')]
-        node = list(node.values())
-    if isinstance(node, list | tuple):
-        return [size for part in node for size in _layer_sizes(part)]
-    return []
-
-
-@HOOKS.register_module()
-class RestartHook(Hook):
-    """Log how many updates are made again since a machine left or joined.
-
-    Contract: rank 0 notes in the work folder (``updates_done``) each update
-    that is done. When training begins again it logs with how many ranks, and
-    how many of the updates noted are not in the checkpoint that it goes on
-    from. ``tools/train.py`` adds the hook to elastic jobs.
-
-    Examples:
-        >>> default_hooks = dict(restart=dict(type='RestartHook'))
-    """
-
-    # Ahead of PreemptionHook, which ends the training.
-    priority = 'VERY_LOW'
-
-    @master_only
-    def before_train(self, runner: Runner) -> None:
-        """Compare with what was done before."""
-        self._note = ProgressNote(runner.work_dir)
-        before, now = self._note.read(), runner.iter
-        if max(before, now) == 0:
-            return
-        lost = max(before - now, 0)
-        print_log(
-            f'RestartHook: training goes on with {runner.world_size} rank(s) '
-            f'after update {now}. It had come to update {max(before, now)}: '
-            f'{lost} update(s) are lost and made again.',
-            logger='current',
-            level=logging.WARNING if lost else logging.INFO,
-        )
-
-    @master_only
-    def after_train_iter(self, runner: Runner, *args, **kwargs) -> None:
-        """Note the update."""
-        # The Runner counts it after its hooks.
-        self._note.write(runner.iter + 1)

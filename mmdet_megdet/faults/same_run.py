@@ -1,5 +1,9 @@
 # Copyright (c) mmdet_megdet contributors. All rights reserved.
-"""Ranks that do not run the same are refused."""
+"""Ranks are started with other versions, or another config.
+
+They compare both before anything is trained, and all refuse:
+:class:`SameRunHook`, and ahead of the model :func:`check_same_run`.
+"""
 
 from __future__ import annotations
 
@@ -7,8 +11,7 @@ import hashlib
 import platform
 import re
 import sys
-from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from functools import cache
 from importlib import metadata
 from pathlib import Path
@@ -24,6 +27,7 @@ from mmengine.utils.dl_utils import set_multi_processing
 from torch import distributed as dist
 
 from ..errors import ConfigError
+from ..ranks import differences
 
 _PACKAGES = ('torch', 'torchvision', 'mmcv', 'mmengine', 'mmdet', 'numpy')
 # Where things lie may differ from machine to machine, and where a run
@@ -41,119 +45,6 @@ PLACES = frozenset(
         'work_dir',
     }
 )
-_SHOWN = 6
-
-
-def versions() -> dict[str, str]:
-    """Versions of what takes part in the arithmetic, by name."""
-    found = {'Python': platform.python_version()}
-    for name in _PACKAGES:
-        module = sys.modules.get(name)
-        version = getattr(module, '__version__', None) or _installed(name)
-        found[name] = str(version)
-    found['CUDA'] = str(torch.version.cuda)
-    if torch.cuda.is_available():
-        found['NCCL'] = '.'.join(map(str, torch.cuda.nccl.version()))
-    found['mmdet_megdet (digest of its files)'] = source_digest()
-    return found
-
-
-@cache
-def source_digest() -> str:
-    """A digest of this package's own files, 12 hexadecimal digits."""
-    folder = Path(__file__).resolve().parents[1]
-    digest = hashlib.sha256()
-    for path in sorted(folder.rglob('*.py')):
-        digest.update(f'{path.relative_to(folder)}\0'.encode())
-        digest.update(path.read_bytes())
-    return digest.hexdigest()[:12]
-
-
-def settings(node: Any, prefix: str = '') -> dict[str, str]:
-    """A config as one text for each setting, without :data:`PLACES`.
-
-    Args:
-        node (Any): A config's dict, or a part of it.
-        prefix (str): Name of the part. Defaults to '': it is all.
-
-    Returns:
-        dict[str, str]: Values by names such as ``model.backbone.depth``.
-    """
-    if isinstance(node, Mapping) and node:
-        parts = node.items()
-    elif isinstance(node, list | tuple) and node:
-        parts = enumerate(node)
-    else:
-        # Objects are written with their address, which is not theirs alone.
-        return {prefix: re.sub(r' at 0x[0-9a-f]+', '', repr(node))}
-    found: dict[str, str] = {}
-    for key, value in parts:
-        if key not in PLACES:
-            name = f'{prefix}.{key}' if prefix else str(key)
-            found |= settings(value, name)
-    return found
-
-
-def check_same_run(cfg: Config) -> None:
-    """Refuses ranks that differ in versions or config; a collective.
-
-    Ranks exchange a digest first, and what they have only where that
-    differs. A process group that is not there yet is made, as the Runner
-    would make it.
-
-    Args:
-        cfg (Config): This rank's config.
-
-    Raises:
-        ConfigError: On every rank, with the names of what differs and the
-            ranks on which it does.
-    """
-    if cfg.get('launcher', 'none') != 'none' and not dist.is_initialized():
-        env_cfg = cfg.get('env_cfg', {})
-        set_multi_processing(**env_cfg.get('mp_cfg', {}), distributed=True)
-        init_dist(cfg.launcher, **env_cfg.get('dist_cfg', {}))
-    facts = versions() | settings(cfg.to_dict())
-    digest = hashlib.sha256(repr(sorted(facts.items())).encode()).hexdigest()
-    if len(set(all_gather_object(digest))) == 1:
-        return
-    found = differences(all_gather_object(facts))
-    raise ConfigError(
-        f'the ranks do not run the same: {found}. '
-        'Start all of them with the same installation, config file, options '
-        'and environment variables. (tools/dist_doctor.sh compares more.)'
-    )
-
-
-def differences(by_rank: Sequence[Mapping[str, str]]) -> str:
-    """In what ranks differ, in words.
-
-    Args:
-        by_rank (Sequence[Mapping[str, str]]): Texts by name, of each rank.
-    """
-    texts = []
-    for name in sorted({name for facts in by_rank for name in facts}):
-        values = [facts.get(name, 'not set') for facts in by_rank]
-        if len(set(values)) == 1:
-            continue
-        common = Counter(values).most_common(1)[0][0]
-        parts = []
-        for value in sorted(set(values), key=lambda v: (v == common, v)):
-            ranks = [str(r) for r, v in enumerate(values) if v == value]
-            shown = ', '.join(ranks[:_SHOWN])
-            if len(ranks) > _SHOWN:
-                shown += f' and {len(ranks) - _SHOWN} more'
-            parts.append(f'{value} on rank {shown}')
-        texts.append(f'{name} is {" and ".join(parts)}')
-    rest = len(texts) - _SHOWN
-    shown = '; '.join(texts[:_SHOWN])
-    return f'{shown}; and {rest} more' if rest > 0 else shown
-
-
-def _installed(name: str) -> str | None:
-    try:
-        return metadata.version(name)
-    except metadata.PackageNotFoundError:
-        return None
 
 
 @HOOKS.register_module()
@@ -183,3 +74,91 @@ class SameRunHook(Hook):
     def before_run(self, runner: Runner) -> None:
         """Compare; a collective."""
         check_same_run(runner.cfg)
+
+
+def check_same_run(cfg: Config) -> None:
+    """Refuse ranks that differ in versions or config; a collective.
+
+    Ranks exchange a digest first, and what they have only where that
+    differs. A process group that is not there yet is made, as the Runner
+    would make it.
+
+    Args:
+        cfg (Config): This rank's config.
+
+    Raises:
+        ConfigError: On every rank, with the names of what differs and the
+            ranks on which it does.
+    """
+    if cfg.get('launcher', 'none') != 'none' and not dist.is_initialized():
+        env_cfg = cfg.get('env_cfg', {})
+        set_multi_processing(**env_cfg.get('mp_cfg', {}), distributed=True)
+        init_dist(cfg.launcher, **env_cfg.get('dist_cfg', {}))
+    facts = versions() | settings(cfg.to_dict())
+    digest = hashlib.sha256(repr(sorted(facts.items())).encode()).hexdigest()
+    if len(set(all_gather_object(digest))) == 1:
+        return
+    raise ConfigError(
+        f'the ranks do not run the same: '
+        f'{differences(all_gather_object(facts))}. '
+        'Start all of them with the same installation, config file, options '
+        'and environment variables. (tools/dist_doctor.sh compares more.)'
+    )
+
+
+def versions() -> dict[str, str]:
+    """Return the versions of what takes part in the arithmetic, by name."""
+    found = {'Python': platform.python_version()}
+    for name in _PACKAGES:
+        module = sys.modules.get(name)
+        version = getattr(module, '__version__', None) or _installed(name)
+        found[name] = str(version)
+    found['CUDA'] = str(torch.version.cuda)
+    if torch.cuda.is_available():
+        found['NCCL'] = '.'.join(map(str, torch.cuda.nccl.version()))
+    found['mmdet_megdet (digest of its files)'] = source_digest()
+    return found
+
+
+def _installed(name: str) -> str | None:
+    try:
+        return metadata.version(name)
+    except metadata.PackageNotFoundError:
+        return None
+
+
+@cache
+def source_digest() -> str:
+    """Return a digest of this package's own files, 12 hexadecimal digits."""
+    folder = Path(__file__).resolve().parents[1]
+    digest = hashlib.sha256()
+    for path in sorted(folder.rglob('*.py')):
+        digest.update(f'{path.relative_to(folder)}\0'.encode())
+        digest.update(path.read_bytes())
+    return digest.hexdigest()[:12]
+
+
+def settings(node: Any, prefix: str = '') -> dict[str, str]:
+    """Return a config as one text for each setting, without :data:`PLACES`.
+
+    Args:
+        node (Any): A config's dict, or a part of it.
+        prefix (str): Name of the part. Defaults to '': it is all.
+
+    Returns:
+        dict[str, str]: Values by names such as ``model.backbone.depth``.
+    """
+    parts: Iterable[tuple[Any, Any]]
+    if isinstance(node, Mapping) and node:
+        parts = node.items()
+    elif isinstance(node, list | tuple) and node:
+        parts = enumerate(node)
+    else:
+        # Objects are written with their address, which is not theirs alone.
+        return {prefix: re.sub(r' at 0x[0-9a-f]+', '', repr(node))}
+    found: dict[str, str] = {}
+    for key, value in parts:
+        if key not in PLACES:
+            name = f'{prefix}.{key}' if prefix else str(key)
+            found |= settings(value, name)
+    return found

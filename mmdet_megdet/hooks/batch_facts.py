@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Literal
 
 from mmengine.dist import all_gather_object
 from mmengine.optim import _ParamScheduler
@@ -12,21 +12,20 @@ from mmengine.runner import IterBasedTrainLoop, Runner
 from torch.utils.data import DataLoader
 
 from ..errors import ConfigError
+from ..ranks import all_raise, differences
 from ..recipe import BatchPlan, plan_rows
-from ..runtime.batch import images_per_gpu
+from ..runtime import images_per_gpu
 from ..schedulers import WarmupParamScheduler
 from ..sync_bn import bn_sizes
 from ..updates import UpdateTrainLoop
+from ..upstream.mmengine_names import accumulation_of
 from .sync_bn_group import SyncBNGroupHook
 
 
 def agreed_facts(
     runner: Runner, loader: DataLoader, total_batch_size: int
 ) -> dict[str, Any]:
-    """What a plan is made from, the same on every rank.
-
-    A collective: all ranks call it, and what is wrong on one of them is
-    raised on all, or the others would wait for it.
+    """Return what a plan is made from, the same on every rank; a collective.
 
     Args:
         runner (Runner): With its model.
@@ -42,33 +41,22 @@ def agreed_facts(
     Raises:
         ConfigError: If ranks differ, or one cannot tell.
     """
-    try:
+    dataset: Any = loader.dataset
+    with all_raise():
         facts = {
             'images per GPU': images_per_gpu(loader),
-            'images of the data set': len(loader.dataset),
+            'images of the data set': len(dataset),
             'total batch': total_batch_size,
             'BN sizes': model_bn_sizes(runner),
             'accumulative_counts': _configured_counts(runner),
         }
-    except ValueError as error:
-        facts = dict(error=str(error))
-    by_rank = all_gather_object(facts)
-    for found in by_rank:
-        if 'error' in found:
-            raise ConfigError(f'TotalBatchHook: {found["error"]}')
-    for rank, found in enumerate(by_rank):
-        differences = [
-            f'{key} is {by_rank[0][key]} on rank 0 and {found[key]} on rank '
-            f'{rank}'
-            for key in found
-            if found[key] != by_rank[0][key]
-        ]
-        if differences:
-            raise ConfigError(
-                f'TotalBatchHook: ranks differ: {"; ".join(differences)}. '
-                'Start all of them with the same config and options.'
-            )
-    return by_rank[0]
+    found = differences(all_gather_object(facts))
+    if found is not None:
+        raise ConfigError(
+            f'TotalBatchHook: ranks differ: {found}. Start all of them with '
+            'the same config and options.'
+        )
+    return facts
 
 
 def micro_batches_per_epoch(runner: Runner) -> int | None:
@@ -79,12 +67,8 @@ def micro_batches_per_epoch(runner: Runner) -> int | None:
 
 
 def batches_note(loader: DataLoader) -> str | None:
-    """What is wrong where an epoch's batches are not all full ones.
-
-    Returns:
-        str, optional: The note, with a remedy; None where nothing is wrong.
-    """
-    sampler = loader.batch_sampler
+    """Return a remedy where an epoch's batches are not all full, or None."""
+    sampler: Any = loader.batch_sampler
     if not hasattr(sampler, 'drop_last'):
         return None
     images, each = len(sampler.sampler), images_per_gpu(loader)
@@ -99,11 +83,11 @@ def batches_note(loader: DataLoader) -> str | None:
 
 
 def model_bn_sizes(runner: Runner) -> list[int | None]:
-    """The different BN sizes of the model's layers, as SyncBNGroupHook says.
+    """Return the layers' different BN sizes, as SyncBNGroupHook has them.
 
-    Empty where no layer synchronises.
+    It is empty where no layer synchronises.
     """
-    override = 'layers'
+    override: int | Literal['layers'] | None = 'layers'
     for hook in runner.hooks:
         if isinstance(hook, SyncBNGroupHook) and hook.bn_size != 'layers':
             override = hook.bn_size
@@ -117,7 +101,7 @@ def _configured_counts(runner: Runner) -> int | None:
         config = runner.optim_wrapper
     if isinstance(config, dict):
         return config.get('accumulative_counts')
-    counts = config._accumulative_counts
+    counts = accumulation_of(config)
     return None if counts == 1 else counts
 
 
@@ -126,7 +110,7 @@ def batch_rows(
     plans: Sequence[BatchPlan],
     bn_sizes: Sequence[int | None],
 ) -> dict[str, str]:
-    """Return texts by the names of their rows.
+    """Return the table's texts by the names of their rows.
 
     Args:
         runner (Runner): In training.

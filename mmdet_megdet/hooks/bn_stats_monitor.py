@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import logging
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 from mmengine.dist import all_gather_object
 from mmengine.hooks import Hook
@@ -14,22 +14,24 @@ from mmengine.optim import OptimWrapperDict
 from mmengine.registry import HOOKS
 from mmengine.runner import Runner
 
-from ..errors import ConfigError
+from ..errors import ConfigError, MegDetError
 from ..monitor import (
     Finding,
+    JsonLines,
     Numbers,
     Probe,
-    Record,
     aggregates,
-    content,
     decode,
     encode,
     gather,
     judge,
     layer_rows,
+    record_of,
+    summary,
 )
-from ..monitor import table as summary
-from ..runtime.batch import images_per_gpu
+from ..ranks import differences
+from ..runtime import images_per_gpu
+from ..upstream.mmengine_names import accumulation_of
 
 _LEVELS = dict(error=logging.ERROR, warning=logging.WARNING, info=logging.INFO)
 # What of a layer's row is drawn over time.
@@ -43,7 +45,7 @@ _CURVES = (
 )
 
 
-class BNStatsError(RuntimeError):
+class BNStatsError(MegDetError, RuntimeError):
     """What ``BNStatsMonitorHook(on_failure='raise')`` stops training with.
 
     Attributes:
@@ -85,28 +87,28 @@ class BNStatsMonitorHook(Hook):
     =================  =======  ==========================================
     check              level    meaning
     =================  =======  ==========================================
+    non-finite         error    NaN or Inf, and where it came in first
     call-order         error    ranks call synchronised layers in
                                 different order, or leave some out
     not-synchronised   error    ranks of a BN group use different batch
                                 statistics, or others than those of the
-                                group's batches; or a layer that should
-                                communicates with nobody
+                                group's batches; or a layer communicates
+                                with nobody where it should
     buffers-disagree   error    running statistics differ within a group
-    same-data          error    all ranks see the same images (warning: some
-                                of them do)
-    non-finite         error    NaN or Inf, and where it came in first
-    eval-mode          warning  layers in eval mode (``norm_eval``,
-                                ``frozen_stages``); info for plain ones
-    plain-batch-norm   warning  layers that each rank keeps to itself; info
-                                in one process
+    same-data          error    all ranks see the same images (warning:
+                                some of them do)
     bn-size            warning  groups that do not hold ``bn_size`` images
     collective-time    warning  BatchNorm's collectives take more than
                                 ``max_collective_share``; the slow rank is
                                 the one that waits least
-    dead-channels      warning  channels that are constant on all ranks
-    running-var        warning  ``running_var`` above ``max_running_var``
+    eval-mode          warning  layers in eval mode (``norm_eval``,
+                                ``frozen_stages``); info for plain ones
     frozen-affine      info     weight and bias are not trained
     foreign-sync-bn    info     another library's synchronised BatchNorm
+    plain-batch-norm   warning  layers that each rank keeps to itself;
+                                info in one process
+    dead-channels      warning  channels that are constant on all ranks
+    running-var        warning  ``running_var`` above ``max_running_var``
     not-called         info     layers that no rank calls
     =================  =======  ==========================================
 
@@ -142,9 +144,9 @@ class BNStatsMonitorHook(Hook):
             largest number.
 
     Raises:
-        ValueError: If an argument is none of the above.
-        ConfigError: Before training, on every rank, if ranks have different
-            BatchNorm layers, or the Runner has two of these hooks.
+        ConfigError: If an argument is none of the above. Before training, on
+            every rank, if ranks have different BatchNorm layers, or the
+            Runner has two of these hooks.
 
     Examples:
         >>> custom_hooks = [dict(type='BNStatsMonitorHook', interval=100,
@@ -162,26 +164,29 @@ class BNStatsMonitorHook(Hook):
         max_running_var: float = 1e6,
     ) -> None:
         if type(interval) is not int or interval < 1:
-            raise ValueError(f'interval={interval!r} must be an int from 1.')
+            raise ConfigError(f'interval={interval!r} must be an int from 1.')
         if on_failure not in ('warn', 'raise'):
-            raise ValueError(
+            raise ConfigError(
                 f"on_failure={on_failure!r} must be 'warn' or 'raise'."
             )
         if not 0 < max_collective_share <= 1:
-            raise ValueError(
+            raise ConfigError(
                 f'max_collective_share={max_collective_share!r} must be a '
                 'share: above 0, at most 1.'
             )
         if not max_running_var > 0:
-            raise ValueError(
+            raise ConfigError(
                 f'max_running_var={max_running_var!r} must be positive.'
             )
         self.interval = interval
         self.on_failure = on_failure
         self.max_collective_share = max_collective_share
         self.max_running_var = max_running_var
+        # None where there is nothing to watch, and when it does not listen.
         self._probe: Probe | None = None
-        self._listening = False
+        self._listening: Probe | None = None
+        self._images: int | None = None
+        self._first = True
         self._logged: set[tuple] = set()
 
     def before_train(self, runner: Runner) -> None:
@@ -194,42 +199,47 @@ class BNStatsMonitorHook(Hook):
                 'default_hooks, set default_hooks.bn_stats (interval, '
                 'on_failure) instead of adding another to custom_hooks.'
             )
-        self._probe = Probe(runner.model)
-        _check_ranks_agree(self._probe)
+        probe = Probe(runner.model)
+        _check_ranks_agree(probe)
         self._first, self._logged = True, set()
-        if not self._probe.layers:
-            self._probe = None
+        self._probe = probe if probe.layers else None
+        if self._probe is None:
             _log('the model has no BatchNorm: nothing to watch.')
             return
         try:
             self._images = images_per_gpu(runner.train_dataloader)
         except ValueError:
             self._images = None
-        self._record = Record(Path(runner.work_dir))
+        self._record = JsonLines(Path(runner.work_dir))
         if runner.rank == 0:
             self._record.resume(runner.iter)
 
-    def before_train_iter(self, runner: Runner, *args, **kwargs) -> None:
+    def before_train_iter(
+        self, runner: Runner, *args: Any, **kwargs: Any
+    ) -> None:
         """Begin to listen, if the iteration's turn has come."""
-        if (runner.iter + 1) % self.interval and not self._first:
-            return
-        if self._probe is not None:
+        due = self._first or (runner.iter + 1) % self.interval == 0
+        if self._probe is not None and due:
+            self._listening = self._probe
             self._probe.attach()
-            self._listening = True
 
-    def after_micro_step(self, runner: Runner, *args, **kwargs) -> None:
+    def after_micro_step(
+        self, runner: Runner, *args: Any, **kwargs: Any
+    ) -> None:
         """Under UpdateTrainLoop: the first of an update's steps is over."""
-        if self._listening:
-            self._probe.end_first_step()
+        if self._listening is not None:
+            self._listening.end_first_step()
 
-    def after_train_iter(self, runner: Runner, *args, **kwargs) -> None:
+    def after_train_iter(
+        self, runner: Runner, *args: Any, **kwargs: Any
+    ) -> None:
         """Stop listening, exchange the numbers, and judge."""
-        if not self._listening:
+        probe, self._listening = self._listening, None
+        if probe is None:
             return
-        self._listening = False
-        self._probe.detach()
-        vectors = gather(encode(self._probe), self._probe.device)
-        numbers = decode(vectors, self._probe, self._images)
+        probe.detach()
+        vectors = gather(encode(probe), probe.device)
+        numbers = decode(vectors, probe, self._images)
         findings = judge(
             numbers, self.max_collective_share, self.max_running_var
         )
@@ -247,19 +257,20 @@ class BNStatsMonitorHook(Hook):
                 f'train/bn_{name}', value, resumed=False
             )
         if runner.rank == 0:
-            counts = _accumulative_counts(runner)
-            self._record.append(
-                dict(
-                    iter=runner.iter + 1,
-                    epoch=runner.epoch + 1,
-                    **content(numbers, rows, findings, counts),
-                )
+            record = record_of(
+                numbers,
+                rows,
+                findings,
+                runner.iter + 1,
+                runner.epoch + 1,
+                _accumulation(runner),
             )
+            self._record.append(record.as_json())
             curves = {
-                f'bn/{row["name"]}/{name}': row[name]
+                f'bn/{row.name}/{name}': getattr(row, name)
                 for row in rows
                 for name in _CURVES
-                if row['state'] != 'uncalled' and row[name] is not None
+                if row.state != 'uncalled' and getattr(row, name) is not None
             }
             runner.visualizer.add_scalars(curves, step=runner.iter + 1)
             if self._first:
@@ -275,30 +286,26 @@ class BNStatsMonitorHook(Hook):
 
 
 def _check_ranks_agree(probe: Probe) -> None:
-    """Vectors of different sizes cannot be gathered."""
-    own = [
-        (name, type(layer).__name__, layer.num_features)
-        for name, layer in zip(probe.names, probe.layers, strict=True)
-    ]
-    by_rank = all_gather_object(own)
-    for rank, other in enumerate(by_rank):
-        if other == by_rank[0]:
-            continue
-        different = sorted({*other} ^ {*by_rank[0]}) or other
-        name, kind, channels = different[0]
+    # Vectors of different sizes cannot be gathered.
+    layers = zip(probe.names, probe.layers, strict=True)
+    own = {
+        name: f'{type(layer).__name__} of {layer.num_features} channels, '
+        f'number {place}'
+        for place, (name, layer) in enumerate(layers, 1)
+    }
+    different = differences(all_gather_object(own))
+    if different:
         raise ConfigError(
             'BNStatsMonitorHook: ranks have different BatchNorm layers: '
-            f'{name} ({kind}, {channels} channels) is not the same on rank '
-            f'{rank} as on rank 0. Build and convert the model alike on all '
-            'ranks.'
+            f'{different}. Build and convert the model alike on all ranks.'
         )
 
 
-def _accumulative_counts(runner: Runner) -> int:
+def _accumulation(runner: Runner) -> int:
     wrapper = runner.optim_wrapper
     if isinstance(wrapper, OptimWrapperDict):
         wrapper = next(iter(wrapper.values()))
-    return wrapper._accumulative_counts
+    return accumulation_of(wrapper)
 
 
 def _log(text: str, level: int = logging.INFO) -> None:

@@ -3,9 +3,9 @@
 
 from __future__ import annotations
 
-import logging
 import math
 from pathlib import Path
+from typing import Any
 
 from mmengine.hooks import Hook
 from mmengine.logging import print_log
@@ -17,6 +17,7 @@ from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
 from ..errors import ConfigError
+from ..monitor import JsonLines
 from ..noise import (
     TOTAL,
     GradientMeter,
@@ -31,7 +32,7 @@ from ..noise import (
     parts_as_json,
     parts_of,
 )
-from ..sync_bn.groups import bn_group, world_size
+from ..sync_bn import bn_group, world_size
 from ..updates import UpdateTrainLoop
 from ..upstream.torch_names import is_low_rank
 from .unit_loss import UnitLossHook
@@ -118,7 +119,8 @@ class GradientNoiseHook(Hook):
         self._running = RunningNoise(decay)
         self._saved: dict | None = None
         self._meter: GradientMeter | None = None
-        self._listening = False
+        # The same in a measured update.
+        self._listening: GradientMeter | None = None
 
     def after_load_checkpoint(self, runner: Runner, checkpoint: dict) -> None:
         """Note the measurements so far."""
@@ -142,28 +144,35 @@ class GradientNoiseHook(Hook):
         if runner.rank == 0:
             self._record.resume(runner.iter)
 
-    def before_train_iter(self, runner: Runner, *args, **kwargs) -> None:
+    def before_train_iter(
+        self, runner: Runner, *args: Any, **kwargs: Any
+    ) -> None:
         """Begin to listen, if the update's turn has come."""
         self.latest = None
         if self._meter is None:
             # Not earlier: only now the layers are in the mode they train in.
             self._meter = GradientMeter(self.parts, _split(runner))
         if (runner.iter + 1) % self.interval == 0:
-            self._meter.attach(runner.optim_wrapper, runner.iter)
-            self._listening = True
+            self._listening = self._meter
+            self._listening.attach(runner.optim_wrapper, runner.iter)
 
-    def before_micro_step(self, runner: Runner, *args, **kwargs) -> None:
+    def before_micro_step(
+        self, runner: Runner, *args: Any, **kwargs: Any
+    ) -> None:
         """Begin a micro-step."""
-        if self._listening:
-            self._meter.begin_micro_step()
+        if self._listening is not None:
+            self._listening.begin_micro_step()
 
-    def after_train_iter(self, runner: Runner, *args, **kwargs) -> None:
+    def after_train_iter(
+        self, runner: Runner, *args: Any, **kwargs: Any
+    ) -> None:
         """Stop listening, and take the measurement; a collective."""
-        if not self._listening:
+        meter = self._listening
+        if meter is None:
             return
         self._stop()
         try:
-            parts = self._meter.measure()
+            parts = meter.measure()
         except ManyPiecesError:
             raise ConfigError(
                 "GradientNoiseHook: a parameter's gradient came in several "
@@ -178,7 +187,8 @@ class GradientNoiseHook(Hook):
         self._told = False
         self.latest = self._running.scales()
         if runner.rank == 0:
-            self._tell(runner, parts)
+            _record(runner, self._record, parts, meter.split)
+            _draw(runner, self.latest[TOTAL])
 
     def after_train_epoch(self, runner: Runner) -> None:
         """Log the noise scales, if there are new ones."""
@@ -188,11 +198,13 @@ class GradientNoiseHook(Hook):
         scales = self._running.scales()
         total = scales.pop(TOTAL)
         lr = runner.optim_wrapper.param_groups[0]['lr']
-        _log(
-            f'noise scale around update {runner.iter}, lr {lr:.3g}, in images '
-            f'(95 % interval; {total.measurements} measurements): total '
+        print_log(
+            f'GradientNoiseHook: noise scale around update {runner.iter}, lr '
+            f'{lr:.3g}, in images (95 % interval; {total.measurements} '
+            'measurements): total '
             f'{total}; '
-            + ', '.join(f'{name} {scale}' for name, scale in scales.items())
+            + ', '.join(f'{name} {scale}' for name, scale in scales.items()),
+            logger='current',
         )
 
     def before_save_checkpoint(self, runner: Runner, checkpoint: dict) -> None:
@@ -204,37 +216,36 @@ class GradientNoiseHook(Hook):
         self._stop()
 
     def _stop(self) -> None:
-        if self._listening:
-            self._listening = False
-            self._meter.detach()
+        if self._listening is not None:
+            self._listening.detach()
+            self._listening = None
 
-    def _tell(self, runner: Runner, parts: dict[str, Moments]) -> None:
-        split = self._meter.split
-        self._record.append(
-            Measurement(
-                update=runner.iter + 1,
-                epoch=runner.epoch + 1,
-                total_batch_size=split.images,
-                lr=float(runner.optim_wrapper.param_groups[0]['lr']),
-                parts=parts_as_json(parts),
-                groups=split.groups,
-                micro_steps=split.micro_steps,
-                part_images=split.part_images,
-            )
-        )
-        total = self.latest[TOTAL]
-        curves = dict(
-            noise_scale=total.value,
-            noise_scale_low=total.low,
-            noise_scale_high=total.high,
-        )
-        curves = {
-            f'gradient_noise/{name}': value
-            for name, value in curves.items()
-            if math.isfinite(value)
-        }
-        if curves:
-            runner.visualizer.add_scalars(curves, step=runner.iter + 1)
+
+def _record(
+    runner: Runner, record: JsonLines, parts: dict[str, Moments], split: Split
+) -> None:
+    measurement = Measurement(
+        update=runner.iter + 1,
+        epoch=runner.epoch + 1,
+        total_batch_size=split.images,
+        lr=float(runner.optim_wrapper.param_groups[0]['lr']),
+        parts=parts_as_json(parts),
+        groups=split.groups,
+        micro_steps=split.micro_steps,
+        part_images=split.part_images,
+    )
+    record.append(dict(measurement))
+
+
+def _draw(runner: Runner, total: NoiseScale) -> None:
+    curves = {
+        'gradient_noise/noise_scale': total.value,
+        'gradient_noise/noise_scale_low': total.low,
+        'gradient_noise/noise_scale_high': total.high,
+    }
+    curves = {name: v for name, v in curves.items() if math.isfinite(v)}
+    if curves:
+        runner.visualizer.add_scalars(curves, step=runner.iter + 1)
 
 
 def _check(runner: Runner) -> None:
@@ -311,9 +322,3 @@ def _split(runner: Runner) -> Split:
 def _below(number: int) -> int:
     """The largest divisor below a number."""
     return max(n for n in range(1, number) if number % n == 0)
-
-
-def _log(text: str) -> None:
-    print_log(
-        f'GradientNoiseHook: {text}', logger='current', level=logging.INFO
-    )

@@ -160,8 +160,10 @@ class ModuleVarianceHook(Hook):
             optimizer.register_step_post_hook(self._put_back),
         ]
 
-    def after_train_iter(self, runner: Runner, *args, **kwargs) -> None:
-        """Take a measurement's factors in."""
+    def after_train_iter(
+        self, runner: Runner, *args: Any, **kwargs: Any
+    ) -> None:
+        """Add a measurement's factors to the averages."""
         scales = self._noise.latest
         if scales is None or runner.iter + 1 < self._begin:
             return
@@ -207,7 +209,7 @@ class ModuleVarianceHook(Hook):
             self._runner.optim_wrapper.optimizer.param_groups = self._groups
             self._groups = None
 
-    def _scale(self, optimizer: Optimizer, *_) -> None:
+    def _scale(self, optimizer: Optimizer, *_: Any) -> None:
         """When the optimizer's step begins."""
         # A class's step that calls its base class's comes here again.
         self._depth += 1
@@ -219,7 +221,7 @@ class ModuleVarianceHook(Hook):
         self._pieces = [self._split(group) for group in self._groups]
         optimizer.param_groups = [p for ps in self._pieces for p in ps]
 
-    def _put_back(self, optimizer: Optimizer, *_) -> None:
+    def _put_back(self, optimizer: Optimizer, *_: Any) -> None:
         """When it ends."""
         self._depth -= 1
         if self._depth or self._groups is None:
@@ -233,7 +235,7 @@ class ModuleVarianceHook(Hook):
     def _split(self, group: dict) -> list[dict]:
         by_factor: dict[float, list] = {}
         for parameter in group['params']:
-            name = self._part_of.get(parameter)
+            name = self._part_of.get(parameter, '')
             factor = self.factors.get(name, 1.0)
             by_factor.setdefault(factor, []).append(parameter)
         return [

@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import logging
-from typing import Literal
+from typing import Any, Literal
 
 from mmengine.dist import all_gather_object
 from mmengine.hooks import CheckpointHook, EMAHook, Hook
@@ -13,10 +13,16 @@ from mmengine.registry import HOOKS
 from mmengine.runner import Runner
 from torch import nn
 
-from ..faults.setup import check_setup
-from ..runtime.batch import images_per_gpu
-from ..sync_bn import bn_sizes, pool_running_stats, resolve_bn_groups
-from ..sync_bn.groups import world_size
+from ..errors import ConfigError
+from ..faults import check_setup
+from ..ranks import all_raise, differences
+from ..runtime import images_per_gpu
+from ..sync_bn import (
+    bn_sizes,
+    pool_running_stats,
+    resolve_bn_groups,
+    world_size,
+)
 
 
 @HOOKS.register_module()
@@ -47,7 +53,7 @@ class SyncBNGroupHook(Hook):
             to False.
 
     Raises:
-        ValueError: Before training, on every rank, if the ranks cannot be
+        ConfigError: Before training, on every rank, if the ranks cannot be
             split so, with the nearest sizes that can be had; or if the
             config sets ``sync_bn``, with which the Runner has replaced every
             ``MegDetSyncBN`` by then.
@@ -74,15 +80,23 @@ class SyncBNGroupHook(Hook):
     def before_train(self, runner: Runner) -> None:
         """Make the BN groups."""
         if runner.cfg.get('sync_bn') is not None:
-            raise ValueError(
+            raise ConfigError(
                 f'sync_bn={runner.cfg.sync_bn!r} in the config makes the '
                 'Runner replace every BatchNorm, MegDetSyncBN too, by its '
                 'own synchronised one. Remove it; to convert a model, set '
                 'model_wrapper_cfg.convert_bn=True.'
             )
-        images = images_per_gpu(runner.train_dataloader)
+        with all_raise():
+            images = images_per_gpu(runner.train_dataloader)
         # Ranks that make different process groups wait for each other.
-        _check_ranks_agree(images, bn_sizes(runner.model, self.bn_size))
+        sizes = bn_sizes(runner.model, self.bn_size)
+        facts = {'images per GPU': images, 'bn_size of the layers': sizes}
+        different = differences(all_gather_object(facts))
+        if different:
+            raise ConfigError(
+                f'SyncBNGroupHook: {different}. Start all ranks with the same '
+                'config and options.'
+            )
         groups = resolve_bn_groups(
             runner.model, images, self.bn_size, self.strict
         )
@@ -102,7 +116,9 @@ class SyncBNGroupHook(Hook):
                 logger='current',
             )
 
-    def after_train_iter(self, runner: Runner, *args, **kwargs) -> None:
+    def after_train_iter(
+        self, runner: Runner, *args: Any, **kwargs: Any
+    ) -> None:
         """Pool ahead of a checkpoint that counts iterations."""
         if any(
             _saves_after_this_iteration(hook, runner) for hook in runner.hooks
@@ -132,25 +148,6 @@ class SyncBNGroupHook(Hook):
             if isinstance(hook, EMAHook) and hasattr(hook, 'ema_model'):
                 models.append(hook.ema_model)
         pool_running_stats(*models)
-
-
-def _check_ranks_agree(images: int, sizes: list[int | None]) -> None:
-    by_rank = all_gather_object((images, sizes))
-    for rank, (other_images, other_sizes) in enumerate(by_rank):
-        first_images, first_sizes = by_rank[0]
-        if other_images != first_images:
-            raise ValueError(
-                f'SyncBNGroupHook: rank {rank} sees {other_images} images at '
-                f'once and rank 0 sees {first_images}. Start all ranks with '
-                'the same config and options.'
-            )
-        if other_sizes != first_sizes:
-            raise ValueError(
-                'SyncBNGroupHook: the MegDetSyncBN layers of rank '
-                f'{rank} ask for BN sizes {other_sizes} and those of rank 0 '
-                f'for {first_sizes}. Start all ranks with the same config '
-                'and options.'
-            )
 
 
 def _saves_after_this_iteration(hook: Hook, runner: Runner) -> bool:

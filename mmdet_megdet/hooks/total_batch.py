@@ -9,14 +9,15 @@ from mmengine.hooks import Hook
 from mmengine.logging import print_log
 from mmengine.optim import OptimWrapper, OptimWrapperDict
 from mmengine.registry import HOOKS
-from mmengine.runner import BaseLoop, IterBasedTrainLoop, Runner
+from mmengine.runner import IterBasedTrainLoop, Runner
 from torch.utils.data import DataLoader
 
 from ..errors import ConfigError
-from ..faults.setup import check_setup
+from ..faults import check_setup
 from ..recipe import BatchPlan, PlanError, format_table
-from ..runtime.config import check_lr_scaling
-from ..updates import UpdateNote, UpdateTrainLoop, epoch_began, unit_of
+from ..runtime import check_lr_scaling
+from ..updates import UpdateNote, UpdateTrainLoop, resumed_epoch, unit_of
+from ..upstream.mmengine_names import built_loop, set_accumulation
 from .batch_facts import (
     agreed_facts,
     batch_rows,
@@ -104,7 +105,7 @@ class TotalBatchHook(Hook):
             raise ConfigError(
                 f'TotalBatchHook: {error.explain(_TOTAL_OPTION)}'
             ) from None
-        except ValueError as error:
+        except ConfigError as error:
             raise ConfigError(f'TotalBatchHook: {error}') from None
         self._images = facts['images of the data set']
         self._check_config(runner, facts['accumulative_counts'])
@@ -112,9 +113,8 @@ class TotalBatchHook(Hook):
 
     def before_run(self, runner: Runner) -> None:
         """Set the accumulation, if this run is a training."""
-        # The Runner calls this in val() and test() too, where neither is
-        # built.
-        if not isinstance(runner._train_loop, BaseLoop) or not isinstance(
+        # The Runner calls this in val() and test() too.
+        if built_loop(runner, 'train') is None or not isinstance(
             runner.optim_wrapper, OptimWrapper
         ):
             return
@@ -141,7 +141,7 @@ class TotalBatchHook(Hook):
                 "_delete_=True) and train_dataloader.batch_sampler=dict(type='"
                 "UpdateBatchSampler'): there all lengths are updates."
             )
-        runner.optim_wrapper._accumulative_counts = plan.accumulation
+        set_accumulation(runner.optim_wrapper, plan.accumulation)
         check_setup(runner)
 
     def after_load_checkpoint(self, runner: Runner, checkpoint: dict) -> None:
@@ -154,8 +154,7 @@ class TotalBatchHook(Hook):
         if isinstance(loop, UpdateTrainLoop):
             if loop.iter > 0:
                 now = self._update_note(loop.epoch, loop.iter)
-                began = epoch_began(self._saved, now, loop.iter)
-                loop.go_on_in(self._saved['epoch'], began)
+                loop.go_on_in(*resumed_epoch(self._saved, now, loop.iter))
         elif runner.iter > 0:
             _check_same_split(self._saved, self._split_note(runner), runner)
         table = format_table([batch_rows(runner, self._plans, self._bn_sizes)])
@@ -238,7 +237,7 @@ class TotalBatchHook(Hook):
         loop, plan = runner.train_loop, self._plan
         if isinstance(loop, UpdateTrainLoop):
             return []
-        notes = []
+        notes: list[str | None] = []
         if plan.accumulation > 1:
             notes.append(
                 f'under {type(loop).__name__} an iteration is a micro-batch, '

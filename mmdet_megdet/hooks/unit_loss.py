@@ -15,9 +15,8 @@ from torch import Tensor, nn
 
 from ..errors import ConfigError
 from ..recipe import ranks_per_group
-from ..runtime.batch import images_per_gpu
-from ..sync_bn import bn_sizes
-from ..sync_bn.groups import bn_group
+from ..runtime import images_per_gpu
+from ..sync_bn import bn_group, bn_sizes
 
 
 @HOOKS.register_module()
@@ -47,9 +46,9 @@ class UnitLossHook(Hook):
         ranks (int): Consecutive ranks of a unit; known once training begins.
 
     Raises:
-        ConfigError: Before training, if no head is of that kind, or if the
-            model has no MegDetSyncBN and ``images`` is not given.
-        ValueError: If ranks do not make such units.
+        ConfigError: Before training, if no head is of that kind, if the
+            model has no MegDetSyncBN and ``images`` is not given, or if
+            ranks do not make such units.
 
     Examples:
         >>> default_hooks = dict(unit_loss=dict(type='UnitLossHook'))
@@ -114,7 +113,7 @@ def _adds_up_as_anchor_head(module: nn.Module) -> bool:
     # Nothing else of this package's hooks needs mmdet.
     from mmdet.models.dense_heads import AnchorHead, RPNHead
 
-    kind = type(module)
+    kind: Any = type(module)
     return (
         isinstance(module, AnchorHead)
         and kind.loss_by_feat_single is AnchorHead.loss_by_feat_single
@@ -131,4 +130,5 @@ def _bn_size(model: nn.Module) -> int | None:
             'model has no MegDetSyncBN. Say their number: default_hooks.'
             "unit_loss=dict(type='UnitLossHook', images=32)."
         )
-    return None if None in sizes else max(sizes)
+    numbers = [size for size in sizes if size is not None]
+    return max(numbers) if len(numbers) == len(sizes) else None

@@ -1,24 +1,43 @@
 # Copyright (c) mmdet_megdet contributors. All rights reserved.
-"""What BNStatsMonitorHook measures and says."""
+"""What BNStatsMonitorHook measures and says.
 
-from .checks import judge
+An iteration goes through it so: :mod:`.probe` listens to the layers,
+:mod:`.exchange` gathers what all ranks heard, :mod:`.checks` finds what is
+wrong, :mod:`.table` makes rows and a summary, :mod:`.record` keeps them.
+"""
+
+from .checks import CHECKS, judge
 from .exchange import Numbers, decode, encode, gather, is_foreign_sync
 from .probe import Probe
-from .record import Finding, Record
-from .table import aggregates, content, layer_rows, summary
+from .record import (
+    Finding,
+    JsonLines,
+    LayerRecord,
+    Plan,
+    Record,
+    Seconds,
+    read_records,
+)
+from .table import aggregates, layer_rows, record_of, summary
 
 __all__ = [
+    'CHECKS',
     'Finding',
+    'JsonLines',
+    'LayerRecord',
     'Numbers',
+    'Plan',
     'Probe',
     'Record',
+    'Seconds',
     'aggregates',
-    'content',
     'decode',
     'encode',
     'gather',
     'is_foreign_sync',
     'judge',
     'layer_rows',
+    'read_records',
+    'record_of',
     'summary',
 ]

@@ -1,8 +1,9 @@
 # Copyright (c) mmdet_megdet contributors. All rights reserved.
-"""What one rank has to tell of an iteration."""
+"""What ranks tell each other of an iteration: a vector each, of one size."""
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from functools import cache
 from hashlib import blake2b
 from typing import NamedTuple
@@ -12,14 +13,18 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
-from ..sync_bn import MegDetSyncBN
-from ..sync_bn.groups import world_size
+from ..sync_bn import MegDetSyncBN, world_size
 from .probe import Call, Probe, running_stats
 
 # Channels of which a rank tells mean and variance: enough for a share that is
 # an average over channels, and 128 ranks' moments of a ResNet-50 are 13 MB.
 MAX_CHANNELS = 256
+# Sums with random signs in a sketch of a vector.
 SKETCH = 4
+# Of the squared mean: a variance that is no more than rounding. Float64 sums
+# leave about 2^-50 of it in a constant channel (sync_bn/moments.py), and a
+# float32 number is known to 2^-24 of itself.
+NO_VARIANCE = 2.0**-46
 
 # All float64, since that is what is gathered. Whole numbers, and hashes of 48
 # bits, are exact in it.
@@ -89,9 +94,10 @@ class Numbers(NamedTuple):
         return len(self.ranks)
 
     def bn_groups(self, layer: int) -> list[range]:
-        """The ranks of each BN group, by what most ranks say of the layer.
+        """Return the ranks of each BN group of a layer.
 
-        All ranks in one group, where the layer has none.
+        By what most ranks say of it; all ranks in one group, where the layer
+        has none.
         """
         ranks = int(majority(self.layers['ranks'][:, layer])[0])
         size = ranks if ranks > 1 else self.world_size
@@ -102,12 +108,12 @@ class Numbers(NamedTuple):
 
 
 def is_foreign_sync(kind: str) -> bool:
-    """Whether a class of that name is another synchronised BatchNorm."""
+    """Return whether a class of that name is a library's SyncBatchNorm."""
     return 'SyncBatchNorm' in kind
 
 
 def majority(values: np.ndarray) -> tuple[float, list[int]]:
-    """The most frequent value, and the places that have another.
+    """Return the most frequent value, and the places that have another.
 
     All places, if there is a tie: nobody can tell then who is right.
     """
@@ -119,7 +125,7 @@ def majority(values: np.ndarray) -> tuple[float, list[int]]:
 
 
 def gather(vector: np.ndarray, device: torch.device) -> np.ndarray:
-    """All ranks' vectors, ``(R, size)``: the one collective.
+    """Return all ranks' vectors, ``(R, size)``: the one collective.
 
     On the default group: it comes between iterations, where no gradients
     travel. All ranks call it.
@@ -135,7 +141,13 @@ def gather(vector: np.ndarray, device: torch.device) -> np.ndarray:
 def decode(
     vectors: np.ndarray, probe: Probe, images_per_gpu: int | None
 ) -> Numbers:
-    """The numbers in what was gathered."""
+    """Return the numbers in what was gathered.
+
+    Args:
+        vectors (np.ndarray): Of all ranks, by :func:`encode`: ``(R, size)``.
+        probe (Probe): Whose layers they are.
+        images_per_gpu (int, optional): None where it is not known.
+    """
     lengths = [RANK.itemsize // 8, len(probe.layers) * LAYER.itemsize // 8]
     lengths += [
         len(sampled_channels(layer.num_features)) for layer in probe.layers
@@ -158,18 +170,13 @@ def decode(
 
 @cache
 def sampled_channels(number: int) -> np.ndarray:
-    """Those of a layer whose moments are told, evenly spaced."""
+    """Return the channels whose moments are told, evenly spaced."""
     taken = min(number, MAX_CHANNELS)
     return np.linspace(0, number - 1, taken).round().astype(int)
 
 
-# Of the squared mean: a variance that is no more than rounding. Float64 sums
-# leave about 2^-50 of it in a constant channel (sync_bn/moments.py), and a
-# float32 number is known to 2^-24 of itself.
-NO_VARIANCE = 2.0**-46
-
-
-class _HostCall(NamedTuple):
+@dataclass(frozen=True)
+class _HostCall:
     """A :class:`~.probe.Call` as numpy arrays; group's own or the rank's."""
 
     count: int
@@ -182,7 +189,7 @@ class _HostCall(NamedTuple):
 
 
 def encode(probe: Probe) -> np.ndarray:
-    """What a rank has to tell, after the probe was detached.
+    """Return what a rank has to tell, after the probe was detached.
 
     Returns:
         np.ndarray: float64, of a size that the model alone determines. Not
@@ -222,28 +229,27 @@ def encode(probe: Probe) -> np.ndarray:
 def _to_host(
     probe: Probe,
 ) -> tuple[list[_HostCall], list[list[np.ndarray]], list[list[np.ndarray]]]:
-    """Calls, and buffers before and after, by one copy from the device."""
-    after = [running_stats(layer) for layer in probe.layers]
-    tensors = [t for call in probe.calls for t in _tensors(call)]
-    tensors += [t for buffers in probe.before + after for t in buffers]
+    """Return calls, and buffers before and after: one copy from the device."""
+    nested: list[list[list[Tensor]]] = [
+        [[c.mean, c.second, *(c.group or ())] for c in probe.calls],
+        probe.before,
+        [running_stats(layer) for layer in probe.layers],
+    ]
+    tensors = [t for lists in nested for some in lists for t in some]
     if not tensors:
-        return [], [[] for _ in after], [[] for _ in after]
+        nothing: list[list[np.ndarray]] = [[] for _ in probe.layers]
+        return [], nothing, nothing
     flat = torch.cat([t.detach().double().flatten() for t in tensors])
     parts = flat.cpu().split([t.numel() for t in tensors])
     arrays = iter([part.numpy() for part in parts])
-    calls = [
-        _host_call(call, [next(arrays) for _ in _tensors(call)])
-        for call in probe.calls
-    ]
-    before, after = (
-        [[next(arrays) for _ in tensors] for tensors in buffers]
-        for buffers in (probe.before, after)
+    moments, before, after = (
+        [[next(arrays) for _ in some] for some in lists] for lists in nested
     )
-    return calls, before, after
+    return list(map(_host_call, probe.calls, moments)), before, after
 
 
 def _broken_later(probe: Probe) -> dict[int, int]:
-    """By layer, the place of its first later call with NaN or Inf."""
+    """Return by layer the place of its first later call with NaN or Inf."""
     if not probe.later:
         return {}
     finite = torch.stack([call.finite for call in probe.later]).cpu()
@@ -252,10 +258,6 @@ def _broken_later(probe: Probe) -> dict[int, int]:
         layer = probe.later[place].layer
         found.setdefault(layer, len(probe.calls) + place)
     return found
-
-
-def _tensors(call: Call) -> list[Tensor]:
-    return [call.mean, call.second, *(call.group or ())]
 
 
 def _host_call(call: Call, arrays: list[np.ndarray]) -> _HostCall:
@@ -286,7 +288,7 @@ def _describe(row: np.void, layer: nn.Module) -> None:
 
 
 def _foreign_ranks(layer: nn.Module) -> int:
-    """Ranks that a BatchNorm other than ours takes statistics over."""
+    # Those that a BatchNorm other than ours takes statistics over.
     if not is_foreign_sync(type(layer).__name__) or not dist.is_initialized():
         return 1
     # As nn.SyncBatchNorm and mmcv's call it; None stands for all ranks.
@@ -331,7 +333,7 @@ def _tell_calls(
 def _tell_drift(
     row: np.void, layer: nn.Module, call: _HostCall, before: list[np.ndarray]
 ) -> None:
-    """How far the batch is from the running statistics that it met."""
+    # How far the batch is from the running statistics that it met.
     if not before or call.group_count == 0:
         return
     mean, var = before
@@ -364,17 +366,17 @@ def _sampled(layer: nn.Module, call: _HostCall | None) -> np.ndarray:
 
 
 def _varies(mean: np.ndarray, var: np.ndarray) -> np.ndarray:
-    # The negation counts NaN as varying: that has a verdict of its own.
+    # The negation counts NaN as varying: that has a check of its own.
     return ~(var <= NO_VARIANCE * np.square(mean))
 
 
 def _about_zero(mean: np.ndarray, var: np.ndarray) -> np.ndarray:
-    """Mean and mean square: those of a group are averages of its ranks'."""
+    # Mean and mean square: those of a group are averages of its ranks'.
     return np.concatenate([mean, var + np.square(mean)])
 
 
 def _hash(*arrays: np.ndarray) -> float:
-    """48 bits of a hash, which float64 holds exactly."""
+    # 48 bits, which float64 holds exactly.
     digest = blake2b(digest_size=6)
     for array in arrays:
         # NaNs come with different bits.
@@ -384,7 +386,7 @@ def _hash(*arrays: np.ndarray) -> float:
 
 
 def _sketch(vector: np.ndarray) -> np.ndarray:
-    """Some sums with fixed random signs.
+    """Return some sums with fixed random signs.
 
     Linear, so that two ranks' vectors differ by about the rms of their
     sketches' differences: exactly, if they differ in one element.

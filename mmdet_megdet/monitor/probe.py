@@ -4,20 +4,26 @@
 from __future__ import annotations
 
 from contextlib import ExitStack
+from dataclasses import dataclass
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any, cast
 
 import torch
 from mmengine.model import is_model_wrapper
 from torch import Tensor, nn
 
-from ..sync_bn import MegDetSyncBN, report_batch_norm
-from ..sync_bn.kernels import local_moments
-from ..sync_bn.observation import CollectiveTimer, Observation
-from ..sync_bn.recomputation import in_recomputation
+from ..sync_bn import (
+    CollectiveTimer,
+    MegDetSyncBN,
+    Observation,
+    local_moments,
+    report_batch_norm,
+)
+from ..upstream.torch_names import in_recomputation
 
 
-class Call(NamedTuple):
+@dataclass(frozen=True)
+class Call:
     """One forward of a layer, recomputations aside.
 
     Attributes:
@@ -37,7 +43,8 @@ class Call(NamedTuple):
     group: tuple[Tensor, Tensor, Tensor] | None
 
 
-class LaterCall(NamedTuple):
+@dataclass(frozen=True)
+class LaterCall:
     """One forward of a layer in a later micro-step of the iteration.
 
     Attributes:
@@ -52,14 +59,13 @@ class LaterCall(NamedTuple):
 
 
 class Probe:
-    """Takes what there is to know of an iteration's BatchNorm.
+    """Listen to every BatchNorm of a model during an iteration.
 
-    Between :meth:`attach` and :meth:`detach` it notes every call of every
-    BatchNorm: of a ``MegDetSyncBN`` in training mode what its observer is
-    told, of any other the moments of its input, by a forward pre-hook that
-    passes over it once. Nothing waits for the device before
-    :meth:`detach`. Outside of the two the model is as if there were no
-    probe.
+    Between :meth:`attach` and :meth:`detach` it notes every call: of a
+    ``MegDetSyncBN`` in training mode what its observer is told, of any other
+    the moments of its input, by a forward pre-hook that passes over it once.
+    Nothing waits for the device before :meth:`detach`. Outside of the two the
+    model is as if there were no probe.
 
     Args:
         model (nn.Module): The model, wrapped or not. Wrappers do not show in
@@ -77,7 +83,7 @@ class Probe:
 
     def __init__(self, model: nn.Module) -> None:
         while is_model_wrapper(model):
-            model = model.module
+            model = cast(nn.Module, model.module)
         report = report_batch_norm(model)
         known = {*report.synced, *report.in_eval, *report.others}
         found = [(n, m) for n, m in model.named_modules() if n in known]
@@ -123,10 +129,10 @@ class Probe:
         self._attached.close()
 
     def seconds(self) -> tuple[float, list[float]]:
-        """Time of the iteration, and of each layer's collectives in it.
+        """Return the iteration's time, and each layer's collectives' in it.
 
         Forward's and backward's, and those that activation checkpointing
-        repeats. On CUDA waits until all are over.
+        repeats. On CUDA wait until all are over.
         """
         by_layer = [0.0] * len(self.layers)
         for layer, timers in self._collectives:
@@ -170,7 +176,7 @@ class Probe:
 
 
 def running_stats(layer: nn.Module) -> list[Tensor]:
-    """A layer's running mean and variance; an empty list if it has none."""
+    """Return running mean and variance; an empty list without them."""
     if layer.running_mean is None:
         return []
-    return [layer.running_mean, layer.running_var]
+    return [cast(Tensor, layer.running_mean), cast(Tensor, layer.running_var)]

@@ -1,25 +1,19 @@
 # Copyright (c) mmdet_megdet contributors. All rights reserved.
-"""An iteration as an object of the record, a few numbers, a line of text."""
+"""An iteration as a record, as a few numbers, and as a line of text."""
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
 
 from .exchange import Numbers, is_foreign_sync
-from .record import Finding
+from .record import LEVELS, Finding, LayerRecord, Plan, Record, Seconds
 
 
 def layer_state(numbers: Numbers, layer: int) -> str:
-    """What a layer did in the iteration.
-
-    Returns:
-        str: 'synced'; 'alone', if it normalised by each rank's own batch;
-        'eval', by its running statistics; or 'uncalled', on every rank.
-    """
+    """Return what a layer did, as :class:`~.record.LayerRecord` has it."""
     rows = numbers.layers[:, layer]
     if not rows['calls'].any():
         return 'uncalled'
@@ -32,7 +26,7 @@ def layer_state(numbers: Numbers, layer: int) -> str:
 
 
 def forward_order(numbers: Numbers) -> list[int]:
-    """The layers as rank 0 first calls them.
+    """Return the layers as rank 0 first calls them.
 
     Then those that other ranks alone call, then, in the model's order, those
     that nobody calls.
@@ -46,13 +40,13 @@ def forward_order(numbers: Numbers) -> list[int]:
 def between_ranks(
     numbers: Numbers, layer: int
 ) -> tuple[float | None, float | None]:
-    """How a layer's batch differs from rank to rank.
+    """Return how a layer's batch differs from rank to rank.
 
-    Of the first call, over the ranks of a BN group; where the layer does not
-    synchronise over all ranks: in the model's first layer that tells what
-    synchronising would change.
-    Averages over at most :data:`~.numbers.MAX_CHANNELS` channels, of those
-    with a variance; of several groups the one that differs most.
+    Of the first call, over the ranks of a BN group, or over all ranks where
+    the layer does not synchronise: in the model's first layer that tells what
+    synchronising would change. Averages over at most
+    :data:`~.exchange.MAX_CHANNELS` channels, of those with a variance; of
+    several groups the one that differs most.
 
     Returns:
         tuple: The share of the variance that lies between the ranks' means,
@@ -78,19 +72,15 @@ def between_ranks(
     return _largest(shares), _largest(spreads)
 
 
-def layer_rows(numbers: Numbers) -> list[dict[str, Any]]:
-    """A row for each layer, in forward order, as ``bn_stats.jsonl`` has it.
-
-    Numbers that ranks do not share are those of the rank where they are
-    largest, dead channels those that all ranks have.
-    """
+def layer_rows(numbers: Numbers) -> list[LayerRecord]:
+    """Return a row for each layer, in forward order."""
     rows = []
     for layer in forward_order(numbers):
         own = numbers.layers[:, layer]
         share, spread = between_ranks(numbers, layer)
         seen = own[own['group_count'] > 0]
         rows.append(
-            dict(
+            LayerRecord(
                 name=numbers.names[layer],
                 type=numbers.kinds[layer],
                 state=layer_state(numbers, layer),
@@ -109,13 +99,18 @@ def layer_rows(numbers: Numbers) -> list[dict[str, Any]]:
     return rows
 
 
+def _largest(values: list[float] | np.ndarray) -> float | None:
+    values = [float(value) for value in values if not np.isnan(value)]
+    return max(values) if values else None
+
+
 def collective_seconds(numbers: Numbers) -> np.ndarray:
-    """What each rank spent in BatchNorm's collectives, ``(R, )``."""
+    """Return what each rank spent in BatchNorm's collectives, ``(R, )``."""
     return numbers.layers['seconds'].sum(1)
 
 
-def plan(numbers: Numbers, accumulative_counts: int) -> dict[str, Any]:
-    """What the numbers say of the batch: images of an update, BN sizes."""
+def batch_plan(numbers: Numbers, accumulative_counts: int) -> Plan:
+    """Return what the numbers say of the batch."""
     images = numbers.images_per_gpu
     sizes = Counter(
         'all' if size == 0 else str(int(size))
@@ -125,54 +120,51 @@ def plan(numbers: Numbers, accumulative_counts: int) -> dict[str, Any]:
         if ours
     )
     total = images and images * numbers.world_size * accumulative_counts
-    return dict(
-        total_batch_size=total,
-        accumulative_counts=accumulative_counts,
-        bn_sizes=dict(sizes),
-    )
+    return Plan(total, accumulative_counts, dict(sizes))
 
 
-def _largest(values: list[float] | np.ndarray) -> float | None:
-    values = [float(value) for value in values if not np.isnan(value)]
-    return max(values) if values else None
-
-
-def content(
+def record_of(
     numbers: Numbers,
-    rows: list[dict[str, Any]],
+    rows: list[LayerRecord],
     findings: list[Finding],
+    iteration: int,
+    epoch: int,
     accumulative_counts: int,
-) -> dict[str, Any]:
-    """What ``bn_stats.jsonl`` says of an iteration, besides which it is.
+) -> Record:
+    """Return what ``bn_stats.jsonl`` says of an iteration.
 
     Args:
         numbers (Numbers): What was gathered.
-        rows (list[dict]): The layers, by :func:`~.table.layer_rows`.
-        findings (list[Finding]): By :func:`~.verdicts.judge`.
+        rows (list[LayerRecord]): The layers, by :func:`layer_rows`.
+        findings (list[Finding]): By :func:`~.checks.judge`.
+        iteration (int): Iterations done, this one included.
+        epoch (int): Epoch that it belongs to, from 1.
         accumulative_counts (int): Iterations of an optimizer update.
     """
-    return dict(
+    return Record(
+        iter=iteration,
+        epoch=epoch,
         world_size=numbers.world_size,
         images_per_gpu=numbers.images_per_gpu,
-        seconds=dict(
+        seconds=Seconds(
             iteration=numbers.ranks['seconds'].tolist(),
             collectives=collective_seconds(numbers).tolist(),
         ),
-        plan=plan(numbers, accumulative_counts),
+        plan=batch_plan(numbers, accumulative_counts),
         layers=rows,
-        findings=[finding._asdict() for finding in findings],
+        findings=findings,
     )
 
 
 def aggregates(
-    numbers: Numbers, rows: list[dict[str, Any]], findings: list[Finding]
+    numbers: Numbers, rows: list[LayerRecord], findings: list[Finding]
 ) -> dict[str, float]:
-    """A few numbers for the log line; what is not known is left out."""
+    """Return a few numbers for the log line; what is not known is left out."""
     shares = collective_seconds(numbers) / numbers.ranks['seconds']
     several = numbers.world_size > 1
     values = dict(
-        between_share=_mean([row['between_share'] for row in rows]),
-        mean_drift=_mean([row['mean_drift'] for row in rows]),
+        between_share=_mean([row.between_share for row in rows]),
+        mean_drift=_mean([row.mean_drift for row in rows]),
         collective_share=float(shares.max()) if several else None,
         findings=sum(finding.level != 'info' for finding in findings),
     )
@@ -185,11 +177,12 @@ def _mean(values: Sequence[float | None]) -> float | None:
 
 
 def summary(
-    iteration: int, rows: list[dict[str, Any]], findings: list[Finding]
+    iteration: int, rows: list[LayerRecord], findings: list[Finding]
 ) -> str:
-    states = Counter(row['state'] for row in rows)
+    """Return a line that says whether it works, for the log."""
+    states = Counter(row.state for row in rows)
     groups = Counter(
-        row['ranks_per_group'] for row in rows if row['state'] == 'synced'
+        row.ranks_per_group for row in rows if row.state == 'synced'
     )
     text = (
         f'iteration {iteration}: {len(rows)} BatchNorm layers, '
@@ -201,8 +194,6 @@ def summary(
         )
     levels = Counter(finding.level for finding in findings)
     verdict = ', '.join(
-        f'{levels[level]} {level}(s)'
-        for level in ('error', 'warning')
-        if levels[level]
+        f'{levels[level]} {level}(s)' for level in LEVELS[:2] if levels[level]
     )
     return f'{text}; verdict: {verdict or "sound"}.'

@@ -3,9 +3,12 @@
 
 from .advice import (
     CriticalBatch,
+    averaged,
+    dissimilarity,
     epochs_factor,
     fit_critical_batch,
     linear_lr,
+    module_factors,
     noise_limited_lr,
     square_root_lr,
 )
@@ -16,7 +19,7 @@ from .estimator import (
     from_parts,
     noise_scale,
 )
-from .meter import GradientMeter, ManyPiecesError, Split
+from .meter import GradientMeter, ManyPiecesError, Sketch, Split
 from .parts import TOTAL, coupled_ranks, parts_of
 from .record import (
     FILE_NAME,
@@ -25,7 +28,6 @@ from .record import (
     parts_as_json,
     read_records,
 )
-from .variance import averaged, dissimilarity, module_factors
 
 __all__ = [
     'FILE_NAME',
@@ -37,6 +39,7 @@ __all__ = [
     'Moments',
     'NoiseScale',
     'RunningNoise',
+    'Sketch',
     'Split',
     'averaged',
     'coupled_ranks',

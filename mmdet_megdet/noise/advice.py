@@ -7,9 +7,11 @@ has the derivations, the sources and the limits of each rule.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from math import inf, sqrt
+from collections.abc import Mapping, Sequence
+from math import inf, isinf, isnan, sqrt
 from typing import NamedTuple
+
+from ..errors import ConfigError
 
 
 def epochs_factor(batch: float, noise_scale: float) -> float:
@@ -86,14 +88,14 @@ def fit_critical_batch(
         epochs (Sequence[float]): ...and the epochs that it took.
 
     Raises:
-        ValueError: If there are fewer than two different batches, or larger
+        ConfigError: If there are fewer than two different batches, or larger
             ones did not take more epochs, so that nothing bounds the batch.
     """
     count = len(batches)
     mean_batch, mean_epochs = sum(batches) / count, sum(epochs) / count
     spread = sum((batch - mean_batch) ** 2 for batch in batches)
     if spread == 0:
-        raise ValueError(
+        raise ConfigError(
             f'a fit needs runs with different batches, not {list(batches)}'
         )
     slope = (
@@ -105,9 +107,61 @@ def fit_critical_batch(
     )
     least = mean_epochs - slope * mean_batch
     if slope <= 0 or least <= 0:
-        raise ValueError(
+        raise ConfigError(
             f'batches {list(batches)} took {list(epochs)} epochs: the fit '
             f'has {least:g} epochs at batch 0 and {slope:g} more an image, '
             'which no critical batch describes'
         )
     return CriticalBatch(least, least / slope)
+
+
+def dissimilarity(noise: float, batch: int) -> float:
+    """Return ``1 - cos`` between the gradients of a batch's two halves.
+
+    As a noise scale has it, on average.
+
+    Args:
+        noise (float): The noise scale, in images.
+        batch (int): Images of the whole batch.
+    """
+    return 1.0 if isinf(noise) else noise / (noise + batch / 2)
+
+
+def module_factors(
+    noise: Mapping[str, float], batch: int, anchor: str, largest: float
+) -> dict[str, float]:
+    """Return AGVM's factor of the learning rate of each part of a model.
+
+    ``sqrt(d / d_part)``, where ``d`` is the anchor's :func:`dissimilarity`.
+    The quieter a part's gradient, the larger the factor; the anchor's is 1.
+
+    Source: Xue et al., 'Large-batch Optimization for Dense Visual
+    Predictions', 2022, which takes ``d`` from two halves of a batch.
+
+    Args:
+        noise (Mapping[str, float]): Noise scales by part. A part of which it
+            is not known (NaN) keeps its learning rate.
+        batch (int): Images of an update.
+        anchor (str): The part that keeps its learning rate.
+        largest (float): What a factor, or its inverse, is at most.
+    """
+    first = dissimilarity(noise[anchor], batch)
+    factors = {}
+    for name, scale in noise.items():
+        own = dissimilarity(scale, batch)
+        if own == first or isnan(own) or isnan(first):
+            factors[name] = 1.0
+        else:
+            ratio = sqrt(first / own) if own else inf
+            factors[name] = min(max(ratio, 1 / largest), largest)
+    return factors
+
+
+def averaged(
+    before: Mapping[str, float], now: Mapping[str, float], momentum: float
+) -> dict[str, float]:
+    """Return the running averages of factors, which begin at 1."""
+    return {
+        name: momentum * before.get(name, 1.0) + (1 - momentum) * factor
+        for name, factor in now.items()
+    }

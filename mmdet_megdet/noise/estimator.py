@@ -76,7 +76,7 @@ def noise_scale(
     g2: Sequence[float],
     s: Sequence[float],
     blocks: int = 10,
-    weights: Sequence[float] | None = None,
+    weights: Sequence[float] | np.ndarray | None = None,
 ) -> NoiseScale:
     """Return the noise scale of measurements that follow each other.
 
@@ -91,19 +91,19 @@ def noise_scale(
         g2 (Sequence[float]): Estimates of ``|G|^2``.
         s (Sequence[float]): Estimates of ``S``, of the same updates.
         blocks (int): Blocks of the jackknife. Defaults to 10.
-        weights (Sequence[float], optional): Of the measurements. Defaults to
+        weights (Sequence[float], optional): Of each measurement. Defaults to
             None: all alike.
     """
     values = np.array([g2, s], np.float64)
     count = values.shape[1]
     if not count:
         return NoiseScale(math.nan, 0.0, math.inf, 0)
-    weights = np.ones(count) if weights is None else np.array(weights)
-    mean_g2, mean_s = values @ weights / weights.sum()
+    each = np.ones(count) if weights is None else np.array(weights)
+    mean_g2, mean_s = values @ each / each.sum()
     low, high = 0.0, math.inf
     if min(count, blocks) > 1:
         low, high = _fieller(
-            mean_g2, mean_s, *_jackknife(values, weights, blocks)
+            mean_g2, mean_s, *_jackknife(values, each, blocks)
         )
     return NoiseScale(_ratio(mean_g2, mean_s), low, high, count)
 
@@ -171,7 +171,7 @@ class RunningNoise:
         return len(self._measured)
 
     def add(self, parts: Mapping[str, Moments]) -> None:
-        """Take a measurement of all parts in."""
+        """Add a measurement of all parts."""
         if self._measured and self._measured[-1].keys() != parts.keys():
             # Another model: nothing to average with.
             self._measured = []
@@ -182,11 +182,12 @@ class RunningNoise:
         """Return the noise scale of each part."""
         if not self._measured:
             return {}
-        ages = np.arange(len(self._measured))[::-1]
+        weights = self.decay ** np.arange(len(self._measured))[::-1]
         return {
             name: noise_scale(
-                *zip(*(parts[name] for parts in self._measured), strict=True),
-                weights=self.decay**ages,
+                [parts[name].g2 for parts in self._measured],
+                [parts[name].s for parts in self._measured],
+                weights=weights,
             )
             for name in self._measured[-1]
         }
@@ -199,7 +200,7 @@ class RunningNoise:
         ]
 
     def load_state_dict(self, state: list[dict[str, list[float]]]) -> None:
-        """Go on from ``state_dict``'s."""
+        """Continue from what ``state_dict`` returned."""
         self._measured = [
             {name: Moments(*moments) for name, moments in parts.items()}
             for parts in state[-self.window :]

@@ -1,5 +1,5 @@
 # Copyright (c) mmdet_megdet contributors. All rights reserved.
-"""What an update's gradients say, listened to while training makes them."""
+"""Squared norms of an update's gradients, taken while training makes them."""
 
 from __future__ import annotations
 
@@ -13,11 +13,15 @@ import torch
 import torch.distributed as dist
 from mmengine.optim import OptimWrapper
 from torch import Tensor, nn
+from torch.nn.functional import pad
 
-from ..sync_bn.groups import bn_group, world_size
+from ..sync_bn import bn_group, world_size
 from .estimator import Moments, from_parts
 from .parts import TOTAL
-from .sketch import Sketch, widened
+
+# Numbers of a sketch. A prime, so that what a layer has at regular places
+# does not meet.
+_SIZE = 1021
 
 
 class Split(NamedTuple):
@@ -49,7 +53,7 @@ class ManyPiecesError(RuntimeError):
 
 
 class GradientMeter:
-    """Listens to the gradients of one update at a time.
+    """Take the squared norms of one update's gradients at a time.
 
     Contract:
 
@@ -85,7 +89,7 @@ class GradientMeter:
         self._attached = ExitStack()
 
     def attach(self, wrapper: OptimWrapper, update: int) -> None:
-        """Begin to listen to an update.
+        """Begin to measure an update.
 
         Args:
             wrapper (OptimWrapper): That makes it.
@@ -95,8 +99,8 @@ class GradientMeter:
         self._micro_step = -1
         self._seen: set[nn.Parameter] = set()
         self._in_pieces = self._stepped = False
-        self._own = {name: [] for name in self._parts}
-        self._whole = {name: [] for name in self._parts}
+        self._own: dict[str, list[Tensor]] = {n: [] for n in self._parts}
+        self._whole: dict[str, list[Tensor]] = {n: [] for n in self._parts}
         self._sketches = [
             Sketch(parameters, self.split.micro_steps, seed)
             for seed, parameters in enumerate(
@@ -120,7 +124,7 @@ class GradientMeter:
         self._seen.clear()
 
     def detach(self) -> None:
-        """Stop listening; without :meth:`attach` before, do nothing."""
+        """Stop measuring; without :meth:`attach` before, do nothing."""
         self._attached.close()
 
     def measure(self) -> dict[str, Moments] | None:
@@ -170,8 +174,8 @@ class GradientMeter:
             sketches = rest.view_as(sketches)
         # Of each part of the model, over BN groups and micro-steps.
         squares = (sketches / self.split.ranks).square().sum((0, 2, 3))
-        *numbers, in_pieces = numbers.tolist()
-        own, whole = numbers[: len(self._parts)], numbers[len(self._parts) :]
+        *sums, in_pieces = numbers.tolist()
+        own, whole = sums[: len(self._parts)], sums[len(self._parts) :]
         if self._sketches:
             own = squares.tolist()
         return own, whole, in_pieces > 0
@@ -188,7 +192,7 @@ class GradientMeter:
         else:
             self._sketches[index].add(self._micro_step, parameter, grad)
 
-    def _step(self, step: Any, *args, **kwargs) -> None:
+    def _step(self, step: Any, *args: Any, **kwargs: Any) -> None:
         """In the place of the wrapper's ``step``."""
         for name, parameters in self._parts.items():
             self._whole[name] = [
@@ -230,12 +234,6 @@ def _put_back(wrapper: OptimWrapper, own: Any) -> None:
         wrapper.step = own
 
 
-def _square(grad: Tensor) -> Tensor:
-    """The squared norm, added up in float32 or wider."""
-    flat = widened(grad)
-    return torch.dot(flat, flat).double()
-
-
 def _sums(
     squares: Mapping[str, Sequence[Tensor]], device: torch.device
 ) -> Tensor:
@@ -246,3 +244,62 @@ def _sums(
             for found in squares.values()
         ]
     )
+
+
+class Sketch:
+    """Sums of a part's gradient elements with random signs, by micro-step.
+
+    An element goes to the place of its position modulo the size, with a
+    random sign. So sketches add up as gradients do, whoever has taken them,
+    and the square of a sketch has the square of the gradient as its mean over
+    signs, and about ``sqrt(2 / 1021)`` of that as its deviation. A part of no
+    more elements than the size keeps its squares exactly.
+
+    Args:
+        parameters (Sequence[nn.Parameter]): The part's.
+        micro_steps (int): Of an update.
+        seed (int): Of the signs: the same on ranks whose sketches are to be
+            added, another in each update.
+
+    Attributes:
+        values (Tensor): The sketches, ``(micro_steps, 1021)``, in float64.
+    """
+
+    def __init__(
+        self, parameters: Sequence[nn.Parameter], micro_steps: int, seed: int
+    ) -> None:
+        device = parameters[0].device
+        self.values = torch.zeros(
+            micro_steps, _SIZE, dtype=torch.float64, device=device
+        )
+        generator = torch.Generator(device).manual_seed(seed)
+        self._signs, self._begins, begin = {}, {}, 0
+        for parameter in parameters:
+            size = (parameter.numel(),)
+            signs = torch.empty(size, dtype=torch.int8, device=device)
+            signs.random_(0, 2, generator=generator).mul_(2).sub_(1)
+            self._signs[parameter] = signs
+            self._begins[parameter] = begin % _SIZE
+            begin += parameter.numel()
+
+    def add(
+        self, micro_step: int, parameter: nn.Parameter, grad: Tensor
+    ) -> None:
+        """Add a parameter's gradient to a micro-step's sketch."""
+        flat = _widened(grad) * self._signs[parameter]
+        begin = self._begins[parameter]
+        rest = -(begin + flat.numel()) % _SIZE
+        sums = pad(flat, (begin, rest)).reshape(-1, _SIZE).sum(0)
+        self.values[micro_step] += sums
+
+
+def _square(grad: Tensor) -> Tensor:
+    """The squared norm, added up in float32 or wider."""
+    flat = _widened(grad)
+    return torch.dot(flat, flat).double()
+
+
+def _widened(grad: Tensor) -> Tensor:
+    """A gradient's elements in a row, in float32 or wider."""
+    flat = grad.detach().reshape(-1)
+    return flat.to(torch.promote_types(flat.dtype, torch.float32))

@@ -4,13 +4,13 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
 from mmengine.model import is_model_wrapper
 from torch import nn
 
 from ..monitor import is_foreign_sync
-from ..sync_bn import MegDetSyncBN
-from ..sync_bn.groups import world_size
+from ..sync_bn import MegDetSyncBN, world_size
 
 TOTAL = 'total'
 # Parameters that hang on the model itself.
@@ -26,10 +26,11 @@ def parts_of(model: nn.Module) -> dict[str, list[nn.Parameter]]:
     ``rpn_head``; and of a ``roi_head`` what hangs on that, such as
     ``roi_head.bbox_head``. Parameters that are shared belong to the first.
     """
-    while is_model_wrapper(model):
-        model = model.module
+    inner: Any = model
+    while is_model_wrapper(inner):
+        inner = inner.module
     parts: dict[str, list[nn.Parameter]] = {}
-    for name, parameter in model.named_parameters():
+    for name, parameter in inner.named_parameters():
         if not parameter.requires_grad:
             continue
         *path, _ = name.split('.')

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TypedDict
 
-from ..monitor import Record
+from ..monitor import JsonLines
 from .estimator import Moments
 
 FILE_NAME = 'grad_noise.jsonl'
@@ -39,9 +39,9 @@ class Measurement(TypedDict):
     part_images: int
 
 
-def open_record(folder: Path) -> Record:
+def open_record(folder: Path) -> JsonLines:
     """Return the record of a work folder, to be written by one process."""
-    return Record(folder, FILE_NAME, counter='update')
+    return JsonLines(folder, FILE_NAME, counter='update')
 
 
 def parts_as_json(

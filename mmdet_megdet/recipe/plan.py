@@ -1,5 +1,11 @@
 # Copyright (c) mmdet_megdet contributors. All rights reserved.
-"""The same total batch with other numbers of images on each GPU at once."""
+"""A total batch on given hardware: what divides, and what would instead.
+
+A batch of ``total_batch_size`` images is split over ``world_size`` ranks,
+``images_per_gpu`` images at once and as many micro-steps as that takes.
+BatchNorm takes its statistics over ``bn_size`` images, those of consecutive
+ranks in one micro-step.
+"""
 
 from __future__ import annotations
 
@@ -9,48 +15,39 @@ from functools import cache
 from math import isqrt, log2
 from typing import NamedTuple
 
+from ..errors import ConfigError
+
+LINEAR_RULE = (
+    'The linear rule multiplies the learning rate by the same factor as the '
+    'batch. MegDet (section 3) derives it from an assumption weaker than the '
+    'usual one: not that the gradients of the k small batches which a large '
+    'one replaces are equal, but that their variance is. k steps with rate r '
+    'then scatter as much as one step with k r. It is an assumption: check '
+    'the loss of the first epochs.'
+)
+
+
+# BN groups
+
 
 def check_bn_size(bn_size: int | None) -> None:
     """Refuse what cannot be a number of images.
 
     Raises:
-        ValueError: If ``bn_size`` is neither None nor a positive int.
+        ConfigError: If ``bn_size`` is neither None nor a positive int.
     """
     if bn_size is None or (type(bn_size) is int and bn_size > 0):
         return
-    raise ValueError(
+    raise ConfigError(
         f'bn_size={bn_size!r} must be a positive number of images, or None '
         'for the images of all ranks.'
     )
 
 
-@cache
-def divisors(number: int) -> list[int]:
-    """All divisors of a positive number, in ascending order."""
-    small = [n for n in range(1, isqrt(number) + 1) if number % n == 0]
-    return sorted({*small, *(number // n for n in small)})
-
-
-def nearest_bn_sizes(
-    bn_size: int, images_per_gpu: int, world_size: int
-) -> list[int]:
-    """The BN sizes next to one that cannot be had.
-
-    A group has to hold a whole number of ranks that divides the world size.
-
-    Returns:
-        list[int]: The next smaller and the next larger one, where there are.
-    """
-    sizes = [images_per_gpu * ranks for ranks in divisors(world_size)]
-    below = [size for size in sizes if size < bn_size][-1:]
-    above = [size for size in sizes if size > bn_size][:1]
-    return below + above
-
-
 def group_ranks(
     bn_size: int | None, images_per_gpu: int, world_size: int
 ) -> int | None:
-    """As :func:`ranks_per_group`, with None for what cannot be had."""
+    """Return :func:`ranks_per_group`'s number, or None where there is none."""
     if bn_size is None:
         return world_size
     ranks, rest = divmod(bn_size, images_per_gpu)
@@ -58,10 +55,24 @@ def group_ranks(
     return ranks if fits else None
 
 
+def nearest_bn_sizes(
+    bn_size: int, images_per_gpu: int, world_size: int
+) -> list[int]:
+    """Return the next smaller and the next larger BN size that can be had.
+
+    A group holds a whole number of ranks that divides the world size. At
+    either end there may be none.
+    """
+    sizes = [images_per_gpu * ranks for ranks in divisors(world_size)]
+    below = [size for size in sizes if size < bn_size][-1:]
+    above = [size for size in sizes if size > bn_size][:1]
+    return below + above
+
+
 def ranks_per_group(
     bn_size: int | None, images_per_gpu: int, world_size: int
 ) -> int:
-    """How many consecutive ranks make a BN group of ``bn_size`` images.
+    """Return how many consecutive ranks make a BN group.
 
     Args:
         bn_size (int, optional): Images over which statistics are taken, as
@@ -73,32 +84,29 @@ def ranks_per_group(
         int: A divisor of ``world_size``; 1 means no communication.
 
     Raises:
-        ValueError: If the ranks cannot be split so, with the nearest sizes
+        ConfigError: If the ranks cannot be split so, with the nearest sizes
             that can be had.
     """
     ranks = group_ranks(bn_size, images_per_gpu, world_size)
-    if ranks is not None:
-        return ranks
+    if bn_size is None or ranks is not None:
+        return ranks or world_size
     sizes = nearest_bn_sizes(bn_size, images_per_gpu, world_size)
-    nearest = ' or '.join(map(str, sizes))
-    raise ValueError(
+    raise ConfigError(
         f'bn_size={bn_size} cannot be had from {world_size} rank(s) with '
         f'{images_per_gpu} image(s) per GPU: a BN group holds a whole number '
         'of ranks, and that number divides the world size. The nearest BN '
-        f'sizes are {nearest}; or change the images per GPU or the number of '
-        'GPUs; bn_size=None takes all ranks.'
+        f'sizes are {" or ".join(map(str, sizes))}; or change the images per '
+        'GPU or the number of GPUs; bn_size=None takes all ranks.'
     )
+
+
+# Plans
 
 
 class Split(NamedTuple):
     """A batch split over GPUs, whether it divides or not.
 
-    Args:
-        world_size (int): Number of GPUs, one rank each.
-        images_per_gpu (int): Images that each rank sees at once.
-        total_batch_size (int): Images of an optimizer update.
-        bn_size (int, optional): Images over which BatchNorm takes its
-            statistics; None stands for those of all ranks.
+    The fields are :class:`BatchPlan`'s arguments.
     """
 
     world_size: int
@@ -108,19 +116,19 @@ class Split(NamedTuple):
 
     @property
     def images_at_once(self) -> int:
-        """Images of all ranks in one iteration."""
+        """Images of all ranks in one micro-step."""
         return self.world_size * self.images_per_gpu
 
     def problems(self) -> list[str]:
-        """Why the split cannot be; empty where it can."""
+        """Return why the split cannot be; nothing where it can."""
         found = []
         if self.total_batch_size % self.images_at_once:
             found.append(self._total_problem())
-        if (
-            group_ranks(self.bn_size, self.images_per_gpu, self.world_size)
-            is None
+        size = self.bn_size
+        if size is not None and not group_ranks(
+            size, self.images_per_gpu, self.world_size
         ):
-            found.append(self._bn_problem())
+            found.append(self._bn_problem(size))
         return found
 
     def _at_once(self) -> str:
@@ -138,118 +146,23 @@ class Split(NamedTuple):
             f'({total} = {total // at_once} x {at_once} + {total % at_once})'
         )
 
-    def _bn_problem(self) -> str:
-        size, images = self.bn_size, self.images_per_gpu
+    def _bn_problem(self, size: int) -> str:
         what = f'cannot give a BN size of {size}'
         if self.images_at_once < size:
             return f'{self._at_once()} {what}'
-        ranks, rest = divmod(size, images)
+        ranks, rest = divmod(size, self.images_per_gpu)
         if rest:
             return (
-                f'{images} image(s) per GPU {what}, which is no whole number '
-                'of GPUs'
+                f'{self.images_per_gpu} image(s) per GPU {what}, which is no '
+                'whole number of GPUs'
             )
         return (
-            f'{self.world_size} GPU(s) with {images} image(s) each {what}: '
-            f'they do not split into groups of {ranks} GPUs'
+            f'{self.world_size} GPU(s) with {self.images_per_gpu} image(s) '
+            f'each {what}: they do not split into groups of {ranks} GPUs'
         )
 
 
-# Among equally small changes, first what leaves the recipe as it is.
-_PREFERENCE = ('images_per_gpu', 'bn_size', 'world_size', 'total_batch_size')
-
-
-def nearest_splits(asked: Split) -> list[Split]:
-    """What could be run instead, least changed first.
-
-    One split for each way to change the numbers (more and fewer GPUs are two
-    ways), and none that changes more kinds of numbers than it has to.
-
-    Args:
-        asked (Split): A split with problems.
-
-    Returns:
-        list[Split]: Splits without; those that change the fewest numbers
-        come first, among them those that keep the total batch, and among
-        these those that change by the smallest factors.
-    """
-    chosen: dict[frozenset[str], Split] = {}
-    for split in sorted(_candidates(asked), key=lambda s: _cost(asked, s)):
-        way = _way(asked, split)
-        if not any(simpler <= way for simpler in chosen):
-            chosen[way] = split
-    return list(chosen.values())
-
-
-def changed(asked: Split, split: Split) -> list[str]:
-    """Names of the numbers that differ, the dearest last."""
-    return [
-        name
-        for name in _PREFERENCE
-        if getattr(asked, name) != getattr(split, name)
-    ]
-
-
-def _way(asked: Split, split: Split) -> frozenset[str]:
-    fewer = split.world_size < asked.world_size
-    return frozenset(
-        f'{name} {fewer}' if name == 'world_size' else name
-        for name in changed(asked, split)
-    )
-
-
-def _cost(asked: Split, split: Split) -> tuple:
-    names = changed(asked, split)
-    distance = sum(
-        abs(log2(getattr(split, name) / getattr(asked, name)))
-        for name in names
-    )
-    order = [_PREFERENCE.index(name) for name in names]
-    # The total batch is what a recipe is made for, and kept if it can be.
-    # Rounded, so that halving and doubling cost the same. The split itself
-    # settles what is left.
-    return (
-        len(names),
-        'total_batch_size' in names,
-        round(distance, 9),
-        order,
-        split._replace(bn_size=0),
-    )
-
-
-def _candidates(asked: Split) -> Iterator[Split]:
-    """Numbers near the asked ones with which the total batch divides."""
-    total = asked.total_batch_size
-    for world in {asked.world_size, *divisors(total)}:
-        for images in {asked.images_per_gpu, *divisors(total)}:
-            below = total - total % (world * images)
-            if below == total:
-                totals = [total]
-            elif world == asked.world_size:
-                totals = [n for n in (below, below + world * images) if n]
-            else:
-                continue
-            for bn_size in _bn_sizes(asked.bn_size, images, world):
-                yield from (Split(world, images, n, bn_size) for n in totals)
-
-
-def _bn_sizes(size: int | None, images: int, world: int) -> list[int | None]:
-    if group_ranks(size, images, world) is not None:
-        return [size]
-    return nearest_bn_sizes(size, images, world)
-
-
-LINEAR_RULE = (
-    'The linear rule multiplies the learning rate by the same factor as the '
-    'batch. MegDet (section 3) derives it from an assumption weaker than the '
-    'usual one: not that the gradients of the k small batches which a large '
-    'one replaces are equal, but that their variance is. k steps with rate r '
-    'then scatter as much as one step with k r. It is an assumption: check '
-    'the loss of the first epochs.'
-)
-
-
-class PlanError(ValueError):
+class PlanError(ConfigError):
     """A batch that cannot be split so, and what could be run instead.
 
     Attributes:
@@ -265,7 +178,7 @@ class PlanError(ValueError):
         self.nearest = nearest_splits(asked)
 
     def explain(self, total_option: str = '--total-batch {}') -> str:
-        """The problems, and the options with which it would run.
+        """Return the problems, and the options with which it would run.
 
         Args:
             total_option (str): How the user sets the total batch size, with
@@ -279,7 +192,7 @@ class PlanError(ValueError):
         )
         ways = []
         for split in self.nearest:
-            names = changed(self.asked, split)
+            names = _changed(self.asked, split)
             ways.append(
                 ' '.join(
                     text.format(getattr(split, name))
@@ -315,7 +228,7 @@ class BatchPlan:
 
     Raises:
         PlanError: If the numbers do not divide, with the nearest that do.
-        ValueError: If a number is not a positive int.
+        ConfigError: If a number is not a positive int.
 
     Examples:
         >>> plan = BatchPlan(8, 4, total_batch_size=256, bn_size=32)
@@ -334,7 +247,7 @@ class BatchPlan:
         for name in ('world_size', 'images_per_gpu', 'total_batch_size'):
             value = getattr(self, name)
             if type(value) is not int or value < 1:
-                raise ValueError(f'{name}={value!r} must be a positive int.')
+                raise ConfigError(f'{name}={value!r} must be a positive int.')
         check_bn_size(self.bn_size)
         split = Split(
             self.world_size,
@@ -348,12 +261,12 @@ class BatchPlan:
 
     @property
     def images_at_once(self) -> int:
-        """Images of all ranks in one iteration."""
+        """Images of all ranks in one micro-step."""
         return self.world_size * self.images_per_gpu
 
     @property
     def accumulation(self) -> int:
-        """Iterations of an optimizer update (``accumulative_counts``)."""
+        """Micro-steps of an optimizer update (``accumulative_counts``)."""
         return self.total_batch_size // self.images_at_once
 
     @property
@@ -369,11 +282,11 @@ class BatchPlan:
         return self.ranks_per_bn_group * self.images_per_gpu
 
     def iterations(self, updates: int) -> int:
-        """Iterations that make this many optimizer updates."""
+        """Return the micro-steps that make this many optimizer updates."""
         return updates * self.accumulation
 
     def learning_rate(self, base_lr: float, base_batch_size: int) -> float:
-        """The learning rate by the linear rule (see ``LINEAR_RULE``).
+        """Return the learning rate by the linear rule (``LINEAR_RULE``).
 
         Args:
             base_lr (float): A learning rate that is known to work...
@@ -382,72 +295,92 @@ class BatchPlan:
         return base_lr * self.total_batch_size / base_batch_size
 
 
-def most_images(
-    world_size: int,
-    at_most: int,
-    total_batch_size: int,
-    bn_sizes: Sequence[int | None] = (None,),
-) -> int | None:
-    """Find the most images per GPU that divide.
+# What would run instead
+
+# Among equally small changes, first what leaves the recipe as it is.
+_PREFERENCE = ('images_per_gpu', 'bn_size', 'world_size', 'total_batch_size')
+
+
+def nearest_splits(asked: Split) -> list[Split]:
+    """Return what could be run instead, least changed first.
+
+    One split for each way to change the numbers (more and fewer GPUs are two
+    ways), and none that changes more kinds of numbers than it has to.
 
     Args:
-        world_size (int): Number of GPUs, one rank each.
-        at_most (int): Images that fit a GPU.
-        total_batch_size (int): Images of an optimizer update.
-        bn_sizes (Sequence): Images over which BatchNorm takes its
-            statistics, where layers differ several; None stands for those of
-            all ranks. Defaults to that alone.
+        asked (Split): A split with problems.
 
     Returns:
-        int, optional: A number with which a :class:`BatchPlan` can be made
-        for each BN size; None where there is none.
-
-    Examples:
-        >>> most_images(8, 12, 256, [32])
-        8
-        >>> most_images(6, 12, 256, [32]) is None
-        True
+        list[Split]: Splits without; those that change the fewest numbers
+        come first, among them those that keep the total batch, and among
+        these those that change by the smallest factors.
     """
-    each, rest = divmod(total_batch_size, world_size)
-    if rest:
-        return None
-    return max(
-        (
-            images
-            for images in divisors(each)
-            if images <= at_most
-            and None
-            not in [group_ranks(s, images, world_size) for s in bn_sizes]
-        ),
-        default=None,
+    chosen: dict[frozenset[str], Split] = {}
+    for split in sorted(_candidates(asked), key=lambda s: _cost(asked, s)):
+        way = _way(asked, split)
+        if not any(simpler <= way for simpler in chosen):
+            chosen[way] = split
+    return list(chosen.values())
+
+
+def _changed(asked: Split, split: Split) -> list[str]:
+    """Names of the numbers that differ, the dearest last."""
+    return [n for n in _PREFERENCE if getattr(asked, n) != getattr(split, n)]
+
+
+def _way(asked: Split, split: Split) -> frozenset[str]:
+    fewer = split.world_size < asked.world_size
+    return frozenset(
+        f'{name} {fewer}' if name == 'world_size' else name
+        for name in _changed(asked, split)
     )
 
 
-def plan_with_fewer_images(plan: BatchPlan) -> BatchPlan | None:
-    """The plan that needs less memory and changes the training least.
+def _cost(asked: Split, split: Split) -> tuple:
+    names = _changed(asked, split)
+    distance = sum(
+        abs(log2(getattr(split, name) / getattr(asked, name)))
+        for name in names
+    )
+    order = [_PREFERENCE.index(name) for name in names]
+    # The total batch is what a recipe is made for, and kept if it can be.
+    # Rounded, so that halving and doubling cost the same. The split itself
+    # settles what is left.
+    return (
+        len(names),
+        'total_batch_size' in names,
+        round(distance, 9),
+        order,
+        split._replace(bn_size=0),
+    )
 
-    The total batch stays. So does the BN size where that can be; where it
-    cannot, because fewer images at once do not hold it, it is the largest
-    that is left.
 
-    Args:
-        plan (BatchPlan): The plan that does not fit.
+def _candidates(asked: Split) -> Iterator[Split]:
+    """Numbers near the asked ones with which the total batch divides."""
+    total = asked.total_batch_size
+    for world in {asked.world_size, *divisors(total)}:
+        for images in {asked.images_per_gpu, *divisors(total)}:
+            below = total - total % (world * images)
+            if below == total:
+                totals = [total]
+            elif world == asked.world_size:
+                totals = [n for n in (below, below + world * images) if n]
+            else:
+                continue
+            for bn_size in _bn_sizes(asked.bn_size, images, world):
+                yield from (Split(world, images, n, bn_size) for n in totals)
 
-    Returns:
-        BatchPlan, optional: With the most images per GPU below the plan's
-        that divide, those which keep the BN size first; None where it is one
-        image already.
 
-    Examples:
-        >>> plan_with_fewer_images(BatchPlan(8, 4, 256, bn_size=16))
-        BatchPlan(world_size=8, images_per_gpu=2, total_batch_size=256, \
-bn_size=16)
-    """
-    world_size, total = plan.world_size, plan.total_batch_size
-    for bn_size in (plan.bn_size, None):
-        images = most_images(
-            world_size, plan.images_per_gpu - 1, total, [bn_size]
-        )
-        if images is not None:
-            return BatchPlan(world_size, images, total, bn_size)
-    return None
+def _bn_sizes(
+    size: int | None, images: int, world: int
+) -> Sequence[int | None]:
+    if size is None or group_ranks(size, images, world):
+        return [size]
+    return nearest_bn_sizes(size, images, world)
+
+
+@cache
+def divisors(number: int) -> list[int]:
+    """Return all divisors of a positive number, in ascending order."""
+    small = [n for n in range(1, isqrt(number) + 1) if number % n == 0]
+    return sorted({*small, *(number // n for n in small)})

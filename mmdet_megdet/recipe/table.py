@@ -5,11 +5,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
+from ..text import count
 from .plan import BatchPlan
 
 
 def plan_rows(plan: BatchPlan, images: int | None = None) -> dict[str, str]:
-    """What a table says of a plan.
+    """Return what a table says of a plan.
 
     Args:
         plan (BatchPlan): The plan.
@@ -22,7 +23,7 @@ def plan_rows(plan: BatchPlan, images: int | None = None) -> dict[str, str]:
         'GPUs': str(plan.world_size),
         'images per GPU': str(plan.images_per_gpu),
         'images at once': str(plan.images_at_once),
-        'accumulation': _micro_steps(plan.accumulation),
+        'accumulation': count(plan.accumulation, 'micro-step'),
         'total batch': f'{plan.total_batch_size} images',
         'BN statistics': f'{plan.images_per_bn_group} images',
         'BN groups': _groups(plan),
@@ -31,10 +32,6 @@ def plan_rows(plan: BatchPlan, images: int | None = None) -> dict[str, str]:
         updates, rest = divmod(images, plan.total_batch_size)
         rows['epoch'] = f'{updates} updates, {rest} images over'
     return rows
-
-
-def _micro_steps(number: int) -> str:
-    return '1 micro-step' if number == 1 else f'{number} micro-steps'
 
 
 def _groups(plan: BatchPlan) -> str:

@@ -1,15 +1,38 @@
 # Copyright (c) mmdet_megdet contributors. All rights reserved.
 """Today's torch under stock MMEngine: model wrapper, launching, loading."""
 
-from .config import adapt_config, check_auto_scale_lr
+from .config import (
+    adapt_config,
+    check_auto_scale_lr,
+    check_lr_scaling,
+    check_warmup_ends,
+    each_config,
+    find_hook,
+    read_config,
+)
+from .dataloader import hold_workers, image_names, images_per_gpu
 from .ddp import MegDetDistributedDataParallel
-from .launch import init_distributed
-from .safe_loading import trust_checkpoints
+from .image_size import decoded_size, is_turned_in_place, size_when_decoded
+from .launch import export_rank, init_distributed
+from .safe_loading import NUMPY_TYPE_CODES, trust_checkpoints
 
 __all__ = [
+    'NUMPY_TYPE_CODES',
     'MegDetDistributedDataParallel',
     'adapt_config',
     'check_auto_scale_lr',
+    'check_lr_scaling',
+    'check_warmup_ends',
+    'decoded_size',
+    'each_config',
+    'export_rank',
+    'find_hook',
+    'hold_workers',
+    'image_names',
+    'images_per_gpu',
     'init_distributed',
+    'is_turned_in_place',
+    'read_config',
+    'size_when_decoded',
     'trust_checkpoints',
 ]

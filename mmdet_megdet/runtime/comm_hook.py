@@ -4,7 +4,8 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from typing import Any
 
 import torch.distributed as dist
 from torch.distributed.algorithms.ddp_comm_hooks import (
@@ -13,13 +14,15 @@ from torch.distributed.algorithms.ddp_comm_hooks import (
 )
 from torch.nn.parallel import DistributedDataParallel
 
+from ..errors import ConfigError
+
 _POWER_SGD = 'powerSGD'
 # A layer of a detector may have a gradient of all zeros: a mask head has,
 # where no image of the batch shows an object. By PyTorch's defaults (0 and
 # True) that becomes NaN. With a positive epsilon and a warm start it becomes
 # zero, and so do all later gradients of that layer, which start from it.
 _POWER_SGD_DEFAULTS = dict(orthogonalization_epsilon=1e-12, warm_start=False)
-_HOOKS = {
+_HOOKS: dict[str, Callable] = {
     'fp16_compress': default_hooks.fp16_compress_hook,
     'bf16_compress': default_hooks.bf16_compress_hook,
     _POWER_SGD: powerSGD_hook.powerSGD_hook,
@@ -44,41 +47,39 @@ def register_comm_hook(
             anew, with ``start_powerSGD_iter`` uncompressed updates.
 
     Raises:
-        ValueError: If there is no such hook, or it has no such argument, or
-            an argument has an impossible value.
-        RuntimeError: If this build of PyTorch cannot do it.
+        ConfigError: If there is no such hook, or it has no such argument, or
+            an argument has an impossible value, or this build of PyTorch
+            cannot do it.
     """
     options = dict(
         comm_hook if isinstance(comm_hook, Mapping) else dict(type=comm_hook)
     )
     name = options.pop('type', None)
     if name not in _HOOKS:
-        raise ValueError(
+        raise ConfigError(
             f'comm_hook={comm_hook!r} names no communication hook: choose '
             f'{", ".join(_HOOKS)}, as a name or as dict(type=name, ...).'
         )
     allowed = _arguments(name)
     unknown = sorted(set(options) - set(allowed))
     if unknown:
-        raise ValueError(
+        raise ConfigError(
             f'comm_hook {name} has no argument {", ".join(unknown)}; it takes '
             f'{", ".join(allowed) or "none"}.'
         )
     group, hook = model.process_group, _HOOKS[name]
-    if name == _POWER_SGD:
-        state = powerSGD_hook.PowerSGDState(
-            group, **{**_POWER_SGD_DEFAULTS, **options}
-        )
-    else:
-        state = group
+    state: Any = group
     if dist.get_backend(group) == 'gloo':
         hook = _unnamed(hook)
     try:
+        if name == _POWER_SGD:
+            options = {**_POWER_SGD_DEFAULTS, **options}
+            state = powerSGD_hook.PowerSGDState(group, **options)
         model.register_comm_hook(state, hook)
-    except TypeError as error:
-        raise RuntimeError(
-            f'comm_hook {name} does not work with this build of PyTorch and '
-            f'the {dist.get_backend(group)} backend: {error}'
+    except (TypeError, ValueError) as error:
+        raise ConfigError(
+            f'comm_hook {name} with {options} does not work with this build '
+            f'of PyTorch and the {dist.get_backend(group)} backend: {error}'
         ) from error
 
 
@@ -89,14 +90,10 @@ def _arguments(name: str) -> list[str]:
     return [p for p in parameters if p != 'process_group']
 
 
-def _unnamed(hook):
-    """The same hook under no name of PyTorch's.
+def _unnamed(hook: Callable) -> Callable:
+    """Return the same hook under no name of PyTorch's.
 
     PyTorch refuses the bfloat16 one by its name wherever it was built
     without CUDA and NCCL. gloo reduces bfloat16.
     """
-
-    def call(state, bucket):
-        return hook(state, bucket)
-
-    return call
+    return lambda state, bucket: hook(state, bucket)

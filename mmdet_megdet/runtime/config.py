@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import ast
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -15,8 +16,6 @@ from ..schedulers import WarmupParamScheduler
 _OURS = 'MegDetDistributedDataParallel'
 # What the Runner builds without a type; ours is a subclass of it.
 _STOCK = 'MMDistributedDataParallel'
-
-
 # MMEngine's own default hooks, which None takes out.
 _STOCK_HOOKS = (
     'runtime_info',
@@ -26,8 +25,6 @@ _STOCK_HOOKS = (
     'param_scheduler',
     'checkpoint',
 )
-
-
 # Which every run has unless its config says None.
 _ALWAYS = dict(
     readable_checkpoint=dict(type='ReadableCheckpointHook'),
@@ -36,7 +33,7 @@ _ALWAYS = dict(
 
 
 def adapt_config(cfg: Config) -> Config:
-    """Makes a distributed run use this package's model wrapper.
+    """Make a distributed run use this package's model wrapper.
 
     A stock wrapper (none given, or MMEngine's) becomes
     :class:`MegDetDistributedDataParallel` with the same options; another
@@ -91,6 +88,28 @@ def adapt_config(cfg: Config) -> Config:
     return cfg
 
 
+def find_hook(cfg: Config | dict, name: str) -> dict | None:
+    """Return a hook's settings in a config, which may be changed there.
+
+    Args:
+        cfg (Config or dict): With ``default_hooks`` and ``custom_hooks``.
+        name (str): The hook's type.
+
+    Returns:
+        dict, optional: Of the first hook of this type; None without one.
+    """
+    default = (cfg.get('default_hooks') or {}).values()
+    for hook in [*default, *(cfg.get('custom_hooks') or [])]:
+        if isinstance(hook, dict) and _has_type(hook, name):
+            return hook
+    return None
+
+
+def _has_type(config: dict, name: str) -> bool:
+    kind = config.get('type')
+    return name in (kind, getattr(kind, '__name__', None))
+
+
 def _check_sync_bn(cfg: Config, wrapper: dict) -> None:
     sync_bn = cfg.get('sync_bn')
     if sync_bn is None:
@@ -108,16 +127,15 @@ def _check_sync_bn(cfg: Config, wrapper: dict) -> None:
     )
 
 
-def _mentions(node: Any, type_name: str) -> bool:
-    """Whether a ``type`` anywhere in a config has this name."""
+def _mentions(node: Any, name: str) -> bool:
+    """Return whether a ``type`` anywhere in a config has this name."""
     if isinstance(node, dict):
-        kind = node.get('type')
-        return type_name in (kind, getattr(kind, '__name__', None)) or any(
-            _mentions(value, type_name) for value in node.values()
-        )
-    if isinstance(node, list | tuple):
-        return any(_mentions(value, type_name) for value in node)
-    return False
+        if _has_type(node, name):
+            return True
+        node = node.values()
+    elif not isinstance(node, list | tuple):
+        return False
+    return any(_mentions(value, name) for value in node)
 
 
 def check_warmup_ends(configs: Any) -> None:
@@ -161,7 +179,7 @@ def each_config(configs: Any) -> Iterator[dict]:
 
 
 def check_auto_scale_lr(cfg: Config, world_size: int) -> None:
-    """Refuses to let MMEngine scale the learning rate under accumulation.
+    """Refuse to let MMEngine scale the learning rate under accumulation.
 
     Of a config that sets ``optim_wrapper.accumulative_counts`` itself; where
     ``TotalBatchHook`` sets it, the hook refuses.
@@ -182,7 +200,7 @@ def check_auto_scale_lr(cfg: Config, world_size: int) -> None:
 def check_lr_scaling(
     auto_scale_lr: dict | None, world_size: int, images: int, counts: int
 ) -> None:
-    """Refuses to let MMEngine scale the learning rate under accumulation.
+    """Refuse to let MMEngine scale the learning rate under accumulation.
 
     ``Runner.scale_lr`` multiplies by ``world_size * batch_size /
     base_batch_size`` and knows nothing of ``accumulative_counts``: a recipe
@@ -212,3 +230,46 @@ def check_lr_scaling(
         'Leave --auto-scale-lr out and set optim_wrapper.optimizer.lr for '
         f'{batch * counts} images, or train without accumulation.'
     )
+
+
+def read_config(text: str) -> dict[str, Any] | None:
+    """Read a checkpoint's config as data: nothing of it is executed.
+
+    Numbers, strings, lists, tuples, and dicts in either spelling become what
+    they are. Any other expression is its own text: a call, an import, a
+    substitution.
+
+    Args:
+        text (str): As ``Config.pretty_text`` gives it.
+
+    Returns:
+        dict: Values by names; None for what is no Python.
+    """
+    try:
+        return {
+            statement.targets[0].id: _value(statement.value)
+            for statement in ast.parse(text).body
+            if isinstance(statement, ast.Assign)
+            and isinstance(statement.targets[0], ast.Name)
+        }
+    except (SyntaxError, ValueError, RecursionError, MemoryError):
+        return None
+
+
+def _value(node: ast.expr) -> Any:
+    match node:
+        case ast.List() | ast.Tuple():
+            kind = list if isinstance(node, ast.List) else tuple
+            return kind(_value(item) for item in node.elts)
+        case ast.Call(func=ast.Name(id='dict'), args=[]) if all(
+            keyword.arg for keyword in node.keywords
+        ):
+            return {k.arg: _value(k.value) for k in node.keywords}
+        case ast.Dict():
+            keys = [k.value for k in node.keys if isinstance(k, ast.Constant)]
+            if len(keys) == len(node.keys):
+                return dict(zip(keys, map(_value, node.values), strict=True))
+    try:
+        return ast.literal_eval(node)
+    except (ValueError, TypeError):
+        return ast.unparse(node)

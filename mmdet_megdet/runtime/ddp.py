@@ -7,7 +7,7 @@ import inspect
 import logging
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 from mmengine.logging import print_log
@@ -16,6 +16,7 @@ from mmengine.registry import MODEL_WRAPPERS
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
+from ..errors import ConfigError
 from ..sync_bn import BatchNormReport, convert_batch_norm, report_batch_norm
 from ..text import some
 from .comm_hook import register_comm_hook
@@ -71,7 +72,7 @@ class MegDetDistributedDataParallel(MMDistributedDataParallel):
         **kwargs: Passed to :class:`MMDistributedDataParallel`.
 
     Raises:
-        ValueError: If ``bn_size`` is given without ``convert_bn``, that
+        ConfigError: If ``bn_size`` is given without ``convert_bn``, that
             names a part that the model has not, ``comm_hook`` is unknown, or
             the model has ``nn.SyncBatchNorm`` on the CPU.
 
@@ -92,10 +93,10 @@ class MegDetDistributedDataParallel(MMDistributedDataParallel):
         convert_bn: bool | Sequence[str] = False,
         bn_size: int | None = None,
         comm_hook: str | Mapping | None = None,
-        **kwargs,
+        **kwargs: Any,
     ) -> None:
         if bn_size is not None and not convert_bn:
-            raise ValueError(
+            raise ConfigError(
                 f'bn_size={bn_size} is for the layers that convert_bn '
                 'converts. Set that too; or, for layers that the model has as '
                 'MegDetSyncBN already, norm_cfg.bn_size or '
@@ -141,7 +142,7 @@ def _parts(
     unknown = [name for name in names if name not in parts]
     if unknown:
         children = ', '.join(name for name, _ in module.named_children())
-        raise ValueError(
+        raise ConfigError(
             f'convert_bn={names!r}: {type(module).__name__} has no part '
             f'{", ".join(unknown)}. Its parts are {children}; a list of them, '
             'or True for the whole model.'
@@ -156,7 +157,7 @@ def _check_no_torch_sync_bn(module: nn.Module) -> None:
         if isinstance(layer, nn.SyncBatchNorm)
     ]
     if names:
-        raise ValueError(
+        raise ConfigError(
             f'{len(names)} layers are nn.SyncBatchNorm, which does not run on '
             f'the CPU: {some(names, 5)}. If the config sets sync_bn, remove '
             'it: it replaces every BatchNorm, MegDetSyncBN too. If its '
@@ -170,35 +171,38 @@ def _log(report: BatchNormReport, convert_bn: bool | Sequence[str]) -> None:
     if not ours and not report.others and not convert_bn:
         return
     lines = [f'BatchNorm: {ours} layers are MegDetSyncBN']
-    if report.frozen:
-        lines.append(
-            f'{len(report.frozen)} of them have frozen weights and '
-            f'synchronise their statistics: {some(report.frozen, 5)}'
-        )
-    if report.in_eval:
-        lines.append(
-            f'{len(report.in_eval)} of them are in eval mode and do not '
-            'synchronise (norm_eval, frozen_stages): '
-            f'{some(report.in_eval, 5)}'
-        )
+    for names, what in (
+        (
+            report.frozen,
+            'of them have frozen weights and synchronise their statistics',
+        ),
+        (
+            report.in_eval,
+            'of them are in eval mode and do not synchronise (norm_eval, '
+            'frozen_stages)',
+        ),
+    ):
+        if names:
+            lines.append(f'{len(names)} {what}: {some(names, 5)}')
     if report.others:
         kinds = Counter(report.others.values())
-        listed = ', '.join(f'{n} {kind}' for kind, n in kinds.items())
+        each = some((f'{n} {kind}' for kind, n in kinds.items()), 9)
         lines.append(
-            f'{len(report.others)} more are none ({listed}): '
-            f'{some(list(report.others), 5)}'
+            f'{len(report.others)} more are none ({each}): '
+            f'{some(report.others, 5)}'
         )
         if 'SyncBatchNorm' in kinds:
             lines.append(
                 'if the config sets sync_bn, that has replaced every '
                 'BatchNorm by SyncBatchNorm, MegDetSyncBN too: remove it'
             )
-    expected = convert_bn or ours
-    missed = report.in_eval or not ours
+    missed = bool(report.in_eval) or not ours
     # Built as MegDetSyncBN or converted by name, some are left out on purpose.
-    missed = missed or (convert_bn is True and report.others)
+    missed = missed or (convert_bn is True and bool(report.others))
     print_log(
         '; '.join(lines) + '.',
         logger='current',
-        level=logging.WARNING if expected and missed else logging.INFO,
+        level=logging.WARNING
+        if missed and (convert_bn or ours)
+        else logging.INFO,
     )

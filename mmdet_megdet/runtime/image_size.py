@@ -16,6 +16,8 @@ import cv2
 import numpy as np
 from PIL import Image
 
+from ..errors import DataError
+
 _ORIENTATION = 0x0112
 _FLAGS = dict(
     color=cv2.IMREAD_COLOR,
@@ -29,23 +31,6 @@ _FLAGS = dict(
 _TURNING = ('color', 'grayscale')
 # OpenCV refuses more, unless OPENCV_IO_MAX_IMAGE_PIXELS says otherwise.
 _MANY_PIXELS = 1 << 30
-
-
-def _decode(
-    path: str | Path, color_type: str, backend: str | None
-) -> np.ndarray:
-    content = Path(path).read_bytes()
-    if backend == 'cv2':
-        # As mmcv does, which may be what is broken where the doctor looks.
-        data = np.frombuffer(content, np.uint8)
-        image = cv2.imdecode(data, _FLAGS[color_type])
-    else:
-        import mmcv
-
-        image = mmcv.imfrombytes(content, flag=color_type, backend=backend)
-    if image is None:
-        raise ValueError(f'the decoder {backend!r} makes nothing of it')
-    return image
 
 
 def decoded_size(
@@ -62,10 +47,27 @@ def decoded_size(
         tuple[int, int]: Width and height.
 
     Raises:
-        ValueError: If the decoder makes nothing of it.
+        DataError: If the decoder makes nothing of it.
     """
     height, width = _decode(path, color_type, backend).shape[:2]
     return width, height
+
+
+def _decode(
+    path: str | Path, color_type: str, backend: str | None
+) -> np.ndarray:
+    content = Path(path).read_bytes()
+    if backend == 'cv2':
+        # As mmcv does, which may be what is broken where the doctor looks.
+        data = np.frombuffer(content, np.uint8)
+        image = cv2.imdecode(data, _FLAGS[color_type])
+    else:
+        import mmcv
+
+        image = mmcv.imfrombytes(content, flag=color_type, backend=backend)
+    if image is None:
+        raise DataError(f'the decoder {backend!r} makes nothing of it')
+    return image
 
 
 def is_turned_in_place(
@@ -74,12 +76,8 @@ def is_turned_in_place(
     """Return whether decoding turns an image without changing its size.
 
     So it is with a square one, or one turned by 180 degrees or mirrored: no
-    size tells whether its boxes were drawn before or after.
-
-    Args:
-        path (str or Path): The image.
-        color_type (str): LoadImageFromFile's option.
-        backend (str, optional): Its ``imdecode_backend``.
+    size tells whether its boxes were drawn before or after. Arguments as of
+    :func:`decoded_size`.
     """
     if color_type not in _TURNING or backend not in ('cv2', 'pillow', None):
         return False
@@ -98,16 +96,7 @@ def is_turned_in_place(
 def size_when_decoded(
     path: str | Path, color_type: str = 'color', backend: str | None = 'cv2'
 ) -> tuple[int, int]:
-    """Return what :func:`decoded_size` does, decoding only if it must.
-
-    Args:
-        path (str or Path): The image.
-        color_type (str): LoadImageFromFile's option.
-        backend (str, optional): Its ``imdecode_backend``.
-
-    Returns:
-        tuple[int, int]: Width and height.
-    """
+    """Return what :func:`decoded_size` does, decoding only if it must."""
     size = None
     try:
         with Image.open(path) as image:
@@ -119,12 +108,12 @@ def size_when_decoded(
     if size is None or size[0] * size[1] > _MANY_PIXELS:
         return decoded_size(path, color_type, backend)
     if backend == 'cv2' and not cv2.haveImageReader(str(path)):
-        raise ValueError('OpenCV has no decoder for it')
+        raise DataError('OpenCV has no decoder for it')
     return size
 
 
 def _may_turn(path: str | Path, image: Image.Image) -> bool:
-    """Whether anything in a file may be an orientation other than upright."""
+    """Return whether a file may hold an orientation other than upright."""
     if image.format != 'PNG':
         return image.getexif().get(_ORIENTATION, 1) != 1
     # Asking PIL for a PNG's would decode the whole image.
@@ -133,7 +122,7 @@ def _may_turn(path: str | Path, image: Image.Image) -> bool:
 
 
 def _has_exif_chunk(path: str | Path) -> bool:
-    """Whether a PNG has a chunk of EXIF, which may stand behind the image."""
+    """Return whether a PNG has EXIF, which may stand behind the image."""
     with open(path, 'rb') as file:
         file.seek(8)
         while len(head := file.read(8)) == 8:

@@ -15,6 +15,7 @@ from collections.abc import Mapping
 from datetime import timedelta
 from numbers import Real
 from pathlib import Path
+from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -26,11 +27,12 @@ from ..errors import LaunchError
 _NODE = re.compile(r'\s*Node \d+ \((?P<name>.+)\), .*: (?P<tasks>[\d ]+)')
 _UNKNOWN_HOST = "cannot tell rank 0's host ({}): set MASTER_ADDR to it."
 _DEFAULT_PORT = '29500'  # torch.distributed's and MMEngine's
+_RANK_NAMES = ('RANK', 'LOCAL_RANK', 'WORLD_SIZE')
 _LAUNCH_ORDER = 'NCCL_LAUNCH_ORDER_IMPLICIT'
 
 
 def export_rank(launcher: str, port: int | None = None) -> int:
-    """Translates a launcher's environment into torch's variables.
+    """Translate a launcher's environment into torch's variables.
 
     Sets RANK, LOCAL_RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT as
     ``mmengine.dist.init_dist`` does, so that either may do it. On NVIDIA's
@@ -54,7 +56,7 @@ def export_rank(launcher: str, port: int | None = None) -> int:
         return 1
     env = os.environ
     if launcher == 'pytorch':
-        _require(launcher, 'RANK', 'LOCAL_RANK', 'WORLD_SIZE')
+        _require(launcher, *_RANK_NAMES)
     elif launcher == 'slurm':
         _require(launcher, 'SLURM_PROCID', 'SLURM_LOCALID', 'SLURM_NTASKS')
         env['RANK'] = env['SLURM_PROCID']
@@ -68,7 +70,8 @@ def export_rank(launcher: str, port: int | None = None) -> int:
         prefix = 'OMPI_COMM_WORLD_'
         names = [prefix + name for name in ('RANK', 'LOCAL_RANK', 'SIZE')]
         _require(launcher, *names)
-        env['RANK'], env['LOCAL_RANK'], env['WORLD_SIZE'] = map(env.get, names)
+        for name, given in zip(_RANK_NAMES, names, strict=True):
+            env[name] = env[given]
     else:
         raise LaunchError(
             f'unknown launcher {launcher!r}: choose none, pytorch, slurm or '
@@ -106,7 +109,7 @@ def _keep_launch_order() -> None:
 
 
 def init_distributed(launcher: str, dist_cfg: Mapping | None = None) -> int:
-    """Joins the distributed run, if there is one. Call before the Runner.
+    """Join the distributed run, if there is one. Call before the Runner.
 
     On the CPU this makes the default process group, with gloo in the place
     of NCCL. On an accelerator it only exports this rank's variables.
@@ -143,7 +146,7 @@ def init_distributed(launcher: str, dist_cfg: Mapping | None = None) -> int:
     return world_size
 
 
-def _as_timedelta(seconds: Real) -> timedelta:
+def _as_timedelta(seconds: Any) -> timedelta:
     number = isinstance(seconds, Real) and not isinstance(seconds, bool)
     if not number or not seconds > 0:
         raise LaunchError(

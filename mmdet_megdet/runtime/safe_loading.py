@@ -4,8 +4,8 @@
 Since torch 2.6 ``torch.load`` unpickles tensors and plain containers only,
 unless it is told to trust the file. MMEngine's checkpoints also hold its log
 buffers, so stock MMEngine 0.10.7 cannot read back what it wrote itself.
-Importing this module allows exactly what those consist of (``safe_globals``),
-and makes MMEngine's loaders say clearly what they refuse.
+Importing this module allows exactly what those consist of, and makes
+MMEngine's loaders say clearly what they refuse.
 
 Neither a file's code nor its text ever runs: the configs that a checkpoint
 holds are text, which MMEngine would execute (``Runner.resume`` of a
@@ -29,14 +29,32 @@ import torch
 from mmengine.config import ConfigDict
 from mmengine.logging import HistoryBuffer
 from mmengine.optim.scheduler import OneCycleParamScheduler
-from mmengine.runner import checkpoint as upstream
+from mmengine.runner import checkpoint as loaders
 from mmengine.runner.checkpoint import CheckpointLoader
 
 from ..errors import CheckpointError, NotResumableError
-from ..upstream.mmengine_names import annealing_functions
+from ..upstream.mmengine_names import annealing_functions, load_as_torch_does
+from ..upstream.torch_names import copy_versions
 
 # Boolean, integer and floating point; no object, text or record arrays.
 NUMPY_TYPE_CODES = '?bhilqBHILQefdg'
+# torch's own switch. It reaches every torch.load of the process that does
+# not state `weights_only` itself, which is how MMEngine calls it.
+_TRUST_VARIABLE = 'TORCH_FORCE_NO_WEIGHTS_ONLY_LOAD'
+# Under which MMEngine finds texts to execute, in the order of their worth.
+_CONFIG_KEYS = ('cfg', 'config')
+# What a resumed run asks its checkpoint for.
+_OF_TRAINING = ('meta', 'message_hub', 'epoch', 'iter')
+
+
+def trust_checkpoints() -> None:
+    """Let this process unpickle anything that a checkpoint holds.
+
+    Meant for an explicit request of the user (``--trust-checkpoint``): such
+    a file can run any code. It applies to every checkpoint that the process
+    and its children read from now on, pretrained weights included.
+    """
+    os.environ[_TRUST_VARIABLE] = '1'
 
 
 class OneCycleName:
@@ -75,7 +93,7 @@ def named_attribute(owner: object, name: str) -> FunctionType:
     )
 
 
-def allowed_globals() -> list:
+def _allowed_globals() -> list:
     """Return the entries for :func:`torch.serialization.add_safe_globals`."""
     reconstruct = np.empty(0).__reduce__()[0]
     scalar = np.float64(0).__reduce__()[0]
@@ -84,36 +102,16 @@ def allowed_globals() -> list:
     allowed = [HistoryBuffer, np.ndarray, np.dtype, *dtype_classes, bytes]
     allowed.append((named_attribute, 'builtins.getattr'))
     # Written as the call of its class with a dict: read as that dict.
-    allowed.append((dict, _path(ConfigDict)))
-    allowed.append((OneCycleName, _path(OneCycleParamScheduler)))
+    for kind, stand_in in (
+        (ConfigDict, dict),
+        (OneCycleParamScheduler, OneCycleName),
+    ):
+        allowed.append((stand_in, f'{kind.__module__}.{kind.__qualname__}'))
     # numpy 2 renamed the module; either writes files that the other reads.
     for module in ('numpy.core.multiarray', 'numpy._core.multiarray'):
         allowed.append((reconstruct, f'{module}._reconstruct'))
         allowed.append((scalar, f'{module}.scalar'))
     return allowed
-
-
-def _path(kind: type) -> str:
-    return f'{kind.__module__}.{kind.__qualname__}'
-
-
-# torch's own switch. It reaches every torch.load of the process that does
-# not state `weights_only` itself, which is how MMEngine calls it.
-_TRUST_VARIABLE = 'TORCH_FORCE_NO_WEIGHTS_ONLY_LOAD'
-# Under which MMEngine finds texts to execute, in the order of their worth.
-_CONFIG_KEYS = ('cfg', 'config')
-# What a resumed run asks its checkpoint for.
-_OF_TRAINING = ('meta', 'message_hub', 'epoch', 'iter')
-
-
-def trust_checkpoints() -> None:
-    """Lets this process unpickle anything that a checkpoint holds.
-
-    Meant for an explicit request of the user (``--trust-checkpoint``): such
-    a file can run any code. It applies to every checkpoint that the process
-    and its children read from now on, pretrained weights included.
-    """
-    os.environ[_TRUST_VARIABLE] = '1'
 
 
 class LoadedCheckpoint(dict):
@@ -133,8 +131,7 @@ class LoadedCheckpoint(dict):
         super().__init__(dict.items(content))
         self.source = source
         self.config_text: str | None = None
-        if hasattr(content, '_metadata'):  # of a model's state_dict
-            self._metadata = content._metadata
+        copy_versions(self, content)
 
     def __missing__(self, key: str) -> None:
         if key not in _OF_TRAINING:
@@ -152,16 +149,8 @@ class LoadedCheckpoint(dict):
         return OrderedDict, (), None, None, iter(self.items())
 
 
-def without_configs(content: Any, source: str) -> Any:
-    """Take the stored configs out of what a file holds.
-
-    Args:
-        content (Any): What the file holds.
-        source (str): The file.
-
-    Returns:
-        LoadedCheckpoint: Unless it is no dict.
-    """
+def _without_configs(content: Any, source: str) -> Any:
+    """Take the stored configs out of what a file holds, if it is a dict."""
     if not isinstance(content, dict):
         return content
     checkpoint = LoadedCheckpoint(content, source)
@@ -183,10 +172,10 @@ def without_configs(content: Any, source: str) -> Any:
 
 
 def _explained(loader: Callable) -> Callable:
-    """Makes one of MMEngine's checkpoint loaders safe, its errors clear."""
+    """Make one of MMEngine's checkpoint loaders safe, its errors clear."""
 
     @functools.wraps(loader)
-    def load(filename: str, map_location: Any = None, **kwargs) -> Any:
+    def load(filename: str, map_location: Any = None, **kwargs: Any) -> Any:
         path = os.path.expanduser(filename)
         try:
             content = loader(filename, map_location=map_location, **kwargs)
@@ -201,20 +190,23 @@ def _explained(loader: Callable) -> Callable:
                     f'in a script of your own, set {_TRUST_VARIABLE}=1.'
                 ) from error
             if _is_damage(path, error):
+                there = os.path.isfile(path)
+                size = f' ({os.path.getsize(path)} bytes)' if there else ''
+                said = str(error).strip() or type(error).__name__
                 raise CheckpointError(
-                    f'{filename} is not a whole checkpoint{_size(path)}: it '
-                    'is truncated, damaged, or no file that torch.save '
-                    'wrote. Copy or download it again, or resume from an '
-                    f'earlier one. (torch says: {_last_line(error)})'
+                    f'{filename} is not a whole checkpoint{size}: it is '
+                    'truncated, damaged, or no file that torch.save wrote. '
+                    'Copy or download it again, or resume from an earlier '
+                    f'one. (torch says: {said.splitlines()[-1]})'
                 ) from error
             raise
-        return without_configs(content, filename)
+        return _without_configs(content, filename)
 
     return load
 
 
 def _is_refusal(error: Exception) -> bool:
-    """Whether torch refused a content, not: met bytes that are no pickle."""
+    """Return whether torch refused a content, not: met no pickle."""
     refusals = ('GLOBAL', 'getattr(', 'Trying to call', 'Can only')
     return isinstance(error, pickle.UnpicklingError) and any(
         text in str(error) for text in refusals
@@ -222,7 +214,7 @@ def _is_refusal(error: Exception) -> bool:
 
 
 def _refused(path: str, error: Exception) -> str:
-    """Names what torch refused: all of it where the file can be listed."""
+    """Name what torch refused: all of it where the file can be listed."""
     if os.path.isfile(path) and zipfile.is_zipfile(path):
         listed = torch.serialization.get_unsafe_globals_in_checkpoint(path)
         if listed:
@@ -232,13 +224,10 @@ def _refused(path: str, error: Exception) -> str:
 
 
 def _is_damage(path: str, error: Exception) -> bool:
-    """Whether an error comes from the bytes of the file."""
-    if isinstance(
-        error, pickle.UnpicklingError | EOFError | UnicodeDecodeError
-    ):
-        return True
+    """Return whether an error comes from the bytes of the file."""
+    kinds = (pickle.UnpicklingError, EOFError, UnicodeDecodeError)
     reasons = ('PytorchStreamReader', 'Invalid magic number', 'TorchScript')
-    if any(text in str(error) for text in reasons):
+    if isinstance(error, kinds) or any(r in str(error) for r in reasons):
         return True
     if not os.path.isfile(path):
         return False
@@ -247,30 +236,17 @@ def _is_damage(path: str, error: Exception) -> bool:
     return starts_as_zip and not zipfile.is_zipfile(path)
 
 
-def _size(path: str) -> str:
-    if not os.path.isfile(path):
-        return ''
-    return f' ({os.path.getsize(path)} bytes)'
-
-
-def _last_line(error: Exception) -> str:
-    return (str(error).strip() or type(error).__name__).splitlines()[-1]
-
-
 def _register() -> None:
-    torch.serialization.add_safe_globals(allowed_globals())
-    # onedl-mmengine loads with this function, which unpickles without any
-    # restriction what torch has refused.
-    if hasattr(upstream, '_safe_torch_load'):
-        upstream._safe_torch_load = torch.load
+    torch.serialization.add_safe_globals(_allowed_globals())
+    load_as_torch_does()
     for prefixes, loader in (
-        ('', upstream.load_from_local),
-        (('http://', 'https://'), upstream.load_from_http),
-        (('modelzoo://', 'torchvision://'), upstream.load_from_torchvision),
-        (('open-mmlab://', 'openmmlab://'), upstream.load_from_openmmlab),
-        ('mmcls://', upstream.load_from_mmcls),
-        ('pavi://', upstream.load_from_pavi),
-        ((r'(\S+\:)?s3://', r'(\S+\:)?petrel://'), upstream.load_from_ceph),
+        ('', loaders.load_from_local),
+        (('http://', 'https://'), loaders.load_from_http),
+        (('modelzoo://', 'torchvision://'), loaders.load_from_torchvision),
+        (('open-mmlab://', 'openmmlab://'), loaders.load_from_openmmlab),
+        ('mmcls://', loaders.load_from_mmcls),
+        ('pavi://', loaders.load_from_pavi),
+        ((r'(\S+\:)?s3://', r'(\S+\:)?petrel://'), loaders.load_from_ceph),
     ):
         CheckpointLoader.register_scheme(
             prefixes, loader=_explained(loader), force=True

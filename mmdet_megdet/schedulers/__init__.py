@@ -1,4 +1,7 @@
 # Copyright (c) mmdet_megdet contributors. All rights reserved.
+"""Warm-ups of learning rate and momentum that count optimizer updates."""
+
+from .conflicts import check_together
 from .shapes import (
     PreciseCosineWarmup,
     PreciseCosineWarmupMomentum,
@@ -13,7 +16,6 @@ from .shapes import (
     PreciseTwoStageWarmupMomentum,
     PreciseTwoStageWarmupParamScheduler,
 )
-from .siblings import check_together
 from .warmup import WarmupParamScheduler
 
 __all__ = [

@@ -1,55 +1,26 @@
 # Copyright (c) mmdet_megdet contributors. All rights reserved.
-"""The warm-ups to choose from: four shapes, each for any parameter, for the
-learning rate and for the momentum, as MMEngine has its schedulers.
+"""The shapes of warm-ups: linear, cosine, exponential, two-stage.
+
+Each is there for any parameter, for the learning rate and for the momentum,
+as MMEngine has its schedulers.
 """
 
 from __future__ import annotations
 
 import math
 from fractions import Fraction
+from typing import Any
 
 from mmengine.optim.scheduler.param_scheduler import OptimizerType
 from mmengine.registry import PARAM_SCHEDULERS
 
-from . import shapes
+from ..errors import ConfigError
 from .warmup import (
     LRWarmupMixin,
     MomentumWarmupMixin,
     WarmupParamScheduler,
     check_steps,
 )
-
-
-def linear(start: Fraction, end: Fraction, progress: Fraction) -> Fraction:
-    """``start + (end - start) * progress``, exactly."""
-    return start + (end - start) * progress
-
-
-def cosine(start: Fraction, end: Fraction, progress: Fraction) -> Fraction:
-    """``start + (end - start) * (1 - cos(pi * progress)) / 2``.
-
-    Within ``3 * 2**-53 * |end - start|``.
-    """
-    # (1 - cos(2 a)) / 2 = sin(a) ** 2, without the cancellation near 0.
-    sine = math.sin(Fraction(math.pi) * progress / 2)
-    return linear(start, end, Fraction(sine) ** 2)
-
-
-def exponential(
-    start: Fraction, end: Fraction, progress: Fraction
-) -> Fraction:
-    """``end * (start / end) ** (1 - progress)``; both ends must be > 0.
-
-    Within ``3 * 2**-53`` of the larger end.
-    """
-    return end * Fraction(float(start / end) ** float(1 - progress))
-
-
-def two_stage(
-    start: Fraction, end: Fraction, progress: Fraction, held: Fraction
-) -> Fraction:
-    """``start`` up to the progress ``held`` < 1, then linear; exactly."""
-    return linear(start, end, max(Fraction(0), (progress - held) / (1 - held)))
 
 
 @PARAM_SCHEDULERS.register_module()
@@ -66,8 +37,10 @@ class PreciseLinearWarmupParamScheduler(WarmupParamScheduler):
     (MMEngine's ``LinearLR`` reaches the end one step earlier.)
     """
 
-    def _shape(self, start, end, progress):
-        return shapes.linear(start, end, progress)
+    def _shape(
+        self, start: Fraction, end: Fraction, progress: Fraction
+    ) -> Fraction:
+        return start + (end - start) * progress
 
 
 @PARAM_SCHEDULERS.register_module()
@@ -105,11 +78,15 @@ class PreciseCosineWarmupParamScheduler(WarmupParamScheduler):
     .. math::
         start + (end - start) \cdot (1 - \cos(\pi t / T)) / 2
 
-    at update :math:`t` of :math:`T`.
+    at update :math:`t` of :math:`T`, within ``3 * 2**-53 * |end - start|``.
     """
 
-    def _shape(self, start, end, progress):
-        return shapes.cosine(start, end, progress)
+    def _shape(
+        self, start: Fraction, end: Fraction, progress: Fraction
+    ) -> Fraction:
+        # (1 - cos(2 a)) / 2 = sin(a) ** 2, without the cancellation near 0.
+        sine = math.sin(Fraction(math.pi) * progress / 2)
+        return start + (end - start) * Fraction(sine) ** 2
 
 
 @PARAM_SCHEDULERS.register_module()
@@ -141,25 +118,28 @@ class PreciseExponentialWarmupParamScheduler(WarmupParamScheduler):
     .. math::
         end \cdot start\_factor^{1 - t / T}
 
-    at update :math:`t` of :math:`T`, where :math:`start\_factor` is
-    :math:`start / end` with absolute values. It must be greater than 0. This
-    is MMCV 1.x's ``warmup='exp', warmup_iters=T, warmup_ratio=start_factor``.
+    at update :math:`t` of :math:`T`, within ``3 * 2**-53`` of the larger end;
+    :math:`start\_factor` is :math:`start / end` with absolute values. It must
+    be greater than 0. This is MMCV 1.x's ``warmup='exp', warmup_iters=T,
+    warmup_ratio=start_factor``.
 
     Raises:
-        ValueError: If the start is 0, which no factor leads away from.
+        ConfigError: If the start is 0, which no factor leads away from.
     """
 
     def _check_arguments(self, begin: int, end: int) -> None:
         super()._check_arguments(begin, end)
         if self.start_factor == 0 or self.start_value == 0:
-            raise ValueError(
+            raise ConfigError(
                 f'{type(self).__name__} multiplies by the same factor at '
                 'every step, and none leads away from 0: use a start_factor '
                 '(or start_value) greater than 0, or the linear warm-up.'
             )
 
-    def _shape(self, start, end, progress):
-        return shapes.exponential(start, end, progress)
+    def _shape(
+        self, start: Fraction, end: Fraction, progress: Fraction
+    ) -> Fraction:
+        return end * Fraction(float(start / end) ** float(1 - progress))
 
 
 @PARAM_SCHEDULERS.register_module()
@@ -206,13 +186,13 @@ class PreciseTwoStageWarmupParamScheduler(WarmupParamScheduler):
         **kwargs: As :class:`WarmupParamScheduler`.
 
     Raises:
-        ValueError: If ``hold`` leaves nothing of one of the stages.
+        ConfigError: If ``hold`` leaves nothing of one of the stages.
     """
 
     _LENGTHS = (*WarmupParamScheduler._LENGTHS, 'hold')
 
     def __init__(
-        self, optimizer: OptimizerType, *args, hold: int, **kwargs
+        self, optimizer: OptimizerType, *args: Any, hold: int, **kwargs: Any
     ) -> None:
         self.hold = hold
         super().__init__(optimizer, *args, **kwargs)
@@ -221,14 +201,17 @@ class PreciseTwoStageWarmupParamScheduler(WarmupParamScheduler):
         super()._check_arguments(begin, end)
         check_steps(hold=self.hold)
         if not 0 < self.hold < end - begin:
-            raise ValueError(
+            raise ConfigError(
                 'the first of the two stages needs 0 < hold < end - begin, '
                 f'but got hold={self.hold}, begin={begin}, end={end}'
             )
 
-    def _shape(self, start, end, progress):
+    def _shape(
+        self, start: Fraction, end: Fraction, progress: Fraction
+    ) -> Fraction:
         held = Fraction(self.hold, self.end - self.begin)
-        return shapes.two_stage(start, end, progress, held)
+        rise = max(Fraction(0), (progress - held) / (1 - held))
+        return start + (end - start) * rise
 
 
 @PARAM_SCHEDULERS.register_module()

@@ -13,15 +13,18 @@ from typing import NamedTuple, TypeVar
 
 import torch.distributed as dist
 from torch import nn
-from torch.nn.modules.batchnorm import _BatchNorm
 from torch.nn.parameter import is_lazy
 
-from .groups import check_bn_size, world_size
+from ..errors import ConfigError
+from ..recipe import check_bn_size
+from .groups import world_size
 from .layer import MegDetSyncBN
 
 _PLAIN = {1: nn.BatchNorm1d, 2: nn.BatchNorm2d, 3: nn.BatchNorm3d}
+# torch's base class of every BatchNorm.
+_BASES = MegDetSyncBN.__bases__
 
-# No _BatchNorm, so not to be met by isinstance without importing mmcv.
+# It has another base: without importing mmcv only its name can tell.
 _MMCV_SYNC_BN = 'mmcv.ops.sync_bn.SyncBatchNorm'
 
 # What nn.SyncBatchNorm and mmcv's keep besides BatchNorm's own attributes.
@@ -113,7 +116,7 @@ def convert_batch_norm(model: _Model, bn_size: int | None = None) -> _Model:
         nn.Module: ``model`` itself.
 
     Raises:
-        ValueError: If a layer is lazy and has not seen an input yet, or
+        ConfigError: If a layer is lazy and has not seen an input yet, or
             synchronises over a process group of its own and ``bn_size`` does
             not say what that becomes. Nothing is changed then.
 
@@ -169,14 +172,14 @@ def revert_to_batch_norm(model: _Model, dims: int = 2) -> _Model:
         nn.Module: ``model`` itself.
 
     Raises:
-        ValueError: If ``dims`` is something else.
+        ConfigError: If ``dims`` is something else.
 
     Examples:
         >>> revert_to_batch_norm(detector.voxel_encoder, dims=1)
         >>> revert_to_batch_norm(detector)
     """
     if dims not in _PLAIN:
-        raise ValueError(
+        raise ConfigError(
             f'dims={dims!r} must be 1, 2 or 3, for nn.BatchNorm1d, 2d or 3d.'
         )
     added = vars(MegDetSyncBN(1)).keys() - vars(nn.BatchNorm2d(1)).keys()
@@ -190,7 +193,7 @@ def revert_to_batch_norm(model: _Model, dims: int = 2) -> _Model:
 
 
 def _is_batch_norm(layer: nn.Module) -> bool:
-    return isinstance(layer, _BatchNorm) or _is_mmcv_sync_bn(type(layer))
+    return isinstance(layer, _BASES) or _is_mmcv_sync_bn(type(layer))
 
 
 def _is_mmcv_sync_bn(cls: type) -> bool:
@@ -201,7 +204,7 @@ def _check_convertible(
     name: str, layer: nn.Module, bn_size: int | None
 ) -> None:
     if any(map(is_lazy, [*layer.parameters(), *layer.buffers()])):
-        raise ValueError(
+        raise ConfigError(
             f'{name} is a {type(layer).__name__} that does not know its '
             'channels yet: run the model once, then convert it.'
         )
@@ -210,7 +213,7 @@ def _check_convertible(
         return
     ranks, all_ranks = dist.get_world_size(group), world_size()
     if ranks != all_ranks:
-        raise ValueError(
+        raise ConfigError(
             f'{name} is a {type(layer).__name__} that synchronises over a '
             f'process group of its own, of {ranks} of {all_ranks} ranks. '
             "MegDetSyncBN's groups come from bn_size: give the number of "
@@ -220,7 +223,7 @@ def _check_convertible(
 
 
 def _own_behaviour(layer: nn.Module) -> list[str]:
-    """What a layer's class, or the layer alone, overrides or adds."""
+    # What its class, or the layer alone, overrides or adds.
     patched = {
         name
         for name, value in vars(layer).items()
@@ -244,4 +247,4 @@ def _become_synced(layer: nn.Module, bn_size: int | None) -> None:
     for name, value in vars(MegDetSyncBN(1, bn_size=bn_size)).items():
         vars(layer).setdefault(name, value)
     if plain:
-        layer._plain_class = plain[0]
+        vars(layer)['_plain_class'] = plain[0]

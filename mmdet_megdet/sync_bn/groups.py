@@ -4,26 +4,22 @@
 from __future__ import annotations
 
 import weakref
-from datetime import timedelta
+import zlib
 
 import torch
 import torch.distributed as dist
 
-from ..recipe import check_bn_size, ranks_per_group
-from ..upstream.torch_names import outside_graphs
-
-__all__ = [
-    'bn_group',
-    'check_bn_size',
-    'group_timeout',
-    'ranks_per_group',
-    'world_size',
-]
+from ..errors import ConfigError, MegDetError
+from ..upstream.torch_names import (
+    group_timeout,
+    outside_graphs,
+    small_nccl_options,
+)
 
 # Thread blocks of NCCL for one of BatchNorm's collectives. A communicator's
 # memory grows with them (hundreds of MB by default, NVIDIA/nccl issue 964),
 # and what travels is 33 KB at the most.
-MOST_CTAS = 2
+MOST_BLOCKS = 2
 
 # Keyed by the default group and not kept by modules: a job that is
 # initialised again gets groups of its own, and models stay copyable. The
@@ -31,24 +27,26 @@ MOST_CTAS = 2
 _groups: weakref.WeakKeyDictionary = weakref.WeakKeyDictionary()
 
 
+class CallOrderError(MegDetError, RuntimeError):
+    """The ranks of a BN group are in different layers at the same time."""
+
+
 def world_size() -> int:
-    """Number of ranks of the job; 1 where no process group is initialised."""
-    if not dist.is_available() or not dist.is_initialized():
-        return 1
-    return dist.group.WORLD.size()
+    """Return the number of ranks; 1 without a process group."""
+    default = dist.group.WORLD if dist.is_available() else None
+    return 1 if default is None else default.size()
 
 
 @outside_graphs
 def bn_group(
     ranks: int | None, device: torch.device
 ) -> dist.ProcessGroup | None:
-    """The process group in which this rank's BatchNorm communicates.
+    """Return the process group in which this rank's BatchNorm communicates.
 
     Even where it holds all ranks it is a group of its own: on the default
     group BatchNorm's collectives would interleave with DDP's gradient
     buckets, whose order may differ from rank to rank. Its timeout is that of
-    the default group, which ``dist.new_group`` does not inherit; of a group
-    that does not tell its timeout it is the backend's default.
+    the default group, or the backend's default where that group tells none.
 
     The first call for a number of ranks creates the groups and is therefore
     a collective: all ranks have to make it, in the same order. It ends with
@@ -65,13 +63,13 @@ def bn_group(
         with: no process group is initialised, or this rank is alone.
 
     Raises:
-        RuntimeError: If ``ranks`` does not divide the world size, as in a
+        ConfigError: If ``ranks`` does not divide the world size, as in a
             model that was resolved for another job.
     """
     all_ranks = world_size()
     ranks = ranks or all_ranks
     if all_ranks % ranks:
-        raise RuntimeError(
+        raise ConfigError(
             f'BN groups of {ranks} ranks do not fit a world size of '
             f'{all_ranks}: the model was resolved for another job. Call '
             'resolve_bn_groups again.'
@@ -79,13 +77,17 @@ def bn_group(
     if ranks == 1:
         return None
     default = dist.group.WORLD
+    assert default is not None
     groups = _groups.setdefault(default, {})
     if ranks not in groups:
         timeout = group_timeout(default, device)
+        options = None
+        if 'nccl' in dist.get_backend_config():
+            options = small_nccl_options(MOST_BLOCKS, timeout)
         for first in range(0, all_ranks, ranks):
             members = list(range(first, first + ranks))
             group = dist.new_group(
-                members, timeout=timeout, pg_options=_small(timeout)
+                members, timeout=timeout, pg_options=options
             )
             if dist.get_rank() in members:
                 groups[ranks] = group
@@ -94,28 +96,40 @@ def bn_group(
     return groups[ranks]
 
 
-def _small(timeout: timedelta | None) -> object | None:
-    """Return NCCL's options for a small communicator; None for others."""
-    if 'nccl' not in dist.get_backend_config():
-        return None
-    options = dist.ProcessGroupNCCL.Options()
-    # Builds for an NCCL without communicator settings have none.
-    config = getattr(options, 'config', None)
-    if not hasattr(config, 'max_ctas'):
-        return None
-    config.max_ctas = MOST_CTAS
-    if timeout is not None:
-        options._timeout = timeout
-    return options
+def check_same_layer(
+    name: str, group: dist.ProcessGroup, device: torch.device
+) -> None:
+    """Check that all ranks of a BN group are in the same layer.
 
+    Strict mode, for debugging: a small collective and a wait for the host,
+    ahead of each forward collective of the layer. A rank that leaves a layer
+    out meets the others in its next one, in the next iteration if need be.
 
-def group_timeout(
-    group: dist.ProcessGroup, device: torch.device
-) -> timedelta | None:
-    """The timeout of a group's collectives on a device; None if not told."""
-    try:
-        return group._get_backend(device).options._timeout
-    except (RuntimeError, AttributeError):
-        # A group written in Python has no backend; some backends have no
-        # options, or none that tell a timeout.
-        return None
+    Args:
+        name (str): The name of this rank's layer in the model.
+        group (ProcessGroup): The BN group.
+        device (torch.device): Where the group's tensors lie.
+
+    Raises:
+        CallOrderError: On every rank of the group, if the names differ.
+    """
+    size = dist.get_world_size(group)
+    own = torch.tensor([zlib.crc32(name.encode())], device=device)
+    hashes = [torch.empty_like(own) for _ in range(size)]
+    dist.all_gather(hashes, own, group=group)
+    if len({each.item() for each in hashes}) == 1:
+        return
+    names = [''] * size
+    dist.all_gather_object(names, name, group=group)
+    ranks = dist.get_process_group_ranks(group)
+    calls = ', '.join(
+        f'rank {rank}: {called}'
+        for rank, called in zip(ranks, names, strict=True)
+    )
+    raise CallOrderError(
+        'The ranks of a BN group are in different synchronised layers at the '
+        f'same time ({calls}). All ranks have to call the same MegDetSyncBN '
+        'layers in the same order; without strict mode their sums would have '
+        'been mixed. Take BatchNorm out of parts that a rank may skip, or '
+        'make every rank call them, with an empty batch if need be.'
+    )

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import cast
 
 import torch
 from mmengine.registry import MODELS
@@ -11,14 +12,18 @@ from torch import Tensor
 from torch.nn import functional as F
 from torch.nn.modules.batchnorm import _BatchNorm
 
-from ..upstream.torch_names import inlined_only, outside_graphs
+from ..errors import ConfigError
+from ..recipe import check_bn_size
+from ..upstream.torch_names import (
+    in_recomputation,
+    inlined_only,
+    outside_graphs,
+)
 from .function import SyncBatchNormFunction
-from .groups import bn_group, check_bn_size, world_size
+from .groups import bn_group, check_same_layer, world_size
 from .kernels import local_moments
 from .moments import Running
 from .observation import Observation
-from .order import check_same_layer
-from .recomputation import in_recomputation
 
 
 @MODELS.register_module()
@@ -90,8 +95,8 @@ class MegDetSyncBN(_BatchNorm):
             part of the state dict, and gone in a copy. Defaults to None.
 
     Raises:
-        RuntimeError: If ``bn_size`` is not resolved when training begins in
-            a distributed run.
+        ConfigError: If ``bn_size`` is no number of images, or not resolved
+            when training begins in a distributed run.
         ValueError: If an input has fewer than two dimensions or not
             ``num_features`` channels; without communication, also if a
             training batch has one value per channel, as in ``nn.BatchNorm``.
@@ -125,6 +130,7 @@ class MegDetSyncBN(_BatchNorm):
         return self.__dict__ | dict(observer=None)
 
     def extra_repr(self) -> str:
+        """Return what ``print(model)`` says of the layer."""
         return f'{super().extra_repr()}, bn_size={self.bn_size}'
 
     def _check_input_dim(self, input: Tensor) -> None:
@@ -151,14 +157,12 @@ class MegDetSyncBN(_BatchNorm):
         return output
 
     def _synchronises(self) -> bool:
-        """Return whether training communicates; plain Python, so that
-        ``torch.compile`` can tell as well.
-        """
+        # Plain Python, so that torch.compile can tell as well.
         ranks = world_size()
         if ranks == 1:
             return False
         if self.bn_size is not None and self.ranks_per_group is None:
-            raise RuntimeError(
+            raise ConfigError(
                 f'bn_size={self.bn_size} counts images, and this layer has '
                 'not been told how many each rank sees. Add '
                 "default_hooks=dict(sync_bn_group=dict(type='SyncBNGroupHook'"
@@ -167,26 +171,20 @@ class MegDetSyncBN(_BatchNorm):
             )
         return (self.ranks_per_group or ranks) > 1
 
-    def _group(
-        self, device: torch.device
-    ) -> torch.distributed.ProcessGroup | None:
-        if not self._synchronises():
-            return None
-        return bn_group(self.ranks_per_group, device)
-
     # Collectives, kernels and a group that may have to be made: the one
     # break that a layer makes in torch.compile's graphs.
     @outside_graphs
     def _forward_synced(self, input: Tensor) -> Tensor:
-        group = self._group(input.device)
+        group = bn_group(self.ranks_per_group, input.device)
+        assert group is not None
         if self.strict_name is not None:
             check_same_layer(self.strict_name, group, input.device)
         running = None
         if self.track_running_stats and not in_recomputation():
             running = Running(
-                self.running_mean,
-                self.running_var,
-                self.num_batches_tracked,
+                cast(Tensor, self.running_mean),
+                cast(Tensor, self.running_var),
+                cast(Tensor, self.num_batches_tracked),
                 self.momentum,
             )
         return SyncBatchNormFunction.apply(
@@ -204,8 +202,8 @@ class MegDetSyncBN(_BatchNorm):
         # as the first time, so the buffers cannot just be left out.
         return F.batch_norm(
             input,
-            self.running_mean.clone(),
-            self.running_var.clone(),
+            cast(Tensor, self.running_mean).clone(),
+            cast(Tensor, self.running_var).clone(),
             self.weight,
             self.bias,
             training=True,
@@ -225,7 +223,6 @@ class MegDetSyncBN(_BatchNorm):
 
 
 def _observe_alone(x: Tensor) -> Observation:
-    """What there is to tell of a layer that does not communicate."""
     count, mean, second = local_moments(x)
     return Observation(
         count,

@@ -56,7 +56,7 @@ def split_mean(mean: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
 
 
 def pack(count: int, mean: Tensor, second: Tensor) -> Tensor:
-    """What a rank contributes to the group's sums.
+    """Return what a rank contributes to the group's sums.
 
     Returns:
         Tensor: float64 ``(2C + 1, )``: sum, sum of squares, count. Adding
@@ -68,7 +68,7 @@ def pack(count: int, mean: Tensor, second: Tensor) -> Tensor:
 
 
 def unpack(sums: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """The statistics of a whole batch from its sums.
+    """Return the statistics of a whole batch from its sums.
 
     In float64 the mean square and the squared mean are each rounded to
     ``2^-53 * mean^2`` or so per operation, so the variance is exact to about
@@ -103,9 +103,11 @@ def update_running(
         count (Tensor): Positions, float64 ``()``.
     """
     running.batches.add_(count > 0)
-    weight = running.momentum
-    if weight is None:
+    weight: float | Tensor
+    if running.momentum is None:
         weight = running.batches.clamp(min=1).double().reciprocal()
+    else:
+        weight = running.momentum
     unbiased = var * (count / (count - 1).clamp(min=1))
     for kept, batch, least in (
         (running.mean, mean, 1),

@@ -4,7 +4,8 @@
 from __future__ import annotations
 
 import time
-from typing import NamedTuple
+from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -22,7 +23,7 @@ class CollectiveTimer:
 
     def __init__(self, device: torch.device) -> None:
         self._on_cuda = device.type == 'cuda'
-        self._marks: list = []
+        self._marks: list[Any] = []
 
     def _mark(self) -> None:
         if self._on_cuda:
@@ -40,7 +41,7 @@ class CollectiveTimer:
         self._mark()
 
     def seconds(self) -> float:
-        """The time taken; on CUDA waits until the collective is over."""
+        """Return the time taken; on CUDA wait until the collective is over."""
         start, end = self._marks
         if not self._on_cuda:
             return end - start
@@ -48,7 +49,8 @@ class CollectiveTimer:
         return start.elapsed_time(end) / 1e3
 
 
-class Observation(NamedTuple):
+@dataclass(frozen=True)
+class Observation:
     """One training forward of a layer.
 
     The tensors are float64 and must not be changed. A position is an element

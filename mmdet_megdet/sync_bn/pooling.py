@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import torch
 import torch.distributed as dist
-from torch import Tensor, nn
+from torch import nn
 
 from .groups import world_size
 from .layer import MegDetSyncBN
@@ -32,32 +32,18 @@ def pool_running_stats(*models: nn.Module) -> None:
         *models (nn.Module): For instance a model and its EMA copy.
     """
     ranks = world_size()
-    layers = [
-        layer
+    buffers = [
+        getattr(layer, name)
+        for name in ('running_mean', 'running_var', 'num_batches_tracked')
         for model in models
         for layer in model.modules()
         if isinstance(layer, MegDetSyncBN) and layer.track_running_stats
     ]
-    if ranks == 1 or not layers:
+    if ranks == 1 or not buffers:
         return
-    means = _flat([layer.running_mean for layer in layers])
-    counts = _flat([layer.num_batches_tracked for layer in layers])
-    variances = _flat([layer.running_var for layer in layers])
-    sums = torch.cat([means, variances, counts])
+    sums = torch.cat([buffer.double().flatten() for buffer in buffers])
     dist.all_reduce(sums)
-
-    sizes = [len(means), len(variances), len(counts)]
-    mean, variance, count = (sums / ranks).split(sizes)
-    _scatter(mean, [layer.running_mean for layer in layers])
-    _scatter(variance, [layer.running_var for layer in layers])
-    _scatter(count.round(), [layer.num_batches_tracked for layer in layers])
-
-
-def _flat(tensors: list[Tensor]) -> Tensor:
-    return torch.cat([tensor.double().flatten() for tensor in tensors])
-
-
-def _scatter(flat: Tensor, tensors: list[Tensor]) -> None:
-    parts = flat.split([tensor.numel() for tensor in tensors])
-    for tensor, part in zip(tensors, parts, strict=True):
-        tensor.copy_(part.view_as(tensor))
+    means = (sums / ranks).split([buffer.numel() for buffer in buffers])
+    for buffer, mean in zip(buffers, means, strict=True):
+        whole = not buffer.is_floating_point()
+        buffer.copy_((mean.round() if whole else mean).view_as(buffer))

@@ -9,15 +9,17 @@ from typing import Literal
 import torch
 from torch import nn
 
+from ..errors import ConfigError
+from ..recipe import check_bn_size, ranks_per_group
 from . import kernels
-from .groups import bn_group, check_bn_size, ranks_per_group, world_size
+from .groups import bn_group, world_size
 from .layer import MegDetSyncBN
 
 
 def bn_sizes(
     model: nn.Module, bn_size: int | Literal['layers'] | None = 'layers'
 ) -> list[int | None]:
-    """The BN size of each ``MegDetSyncBN`` of a model, in images.
+    """Return the BN size of each ``MegDetSyncBN`` of a model, in images.
 
     Args:
         model (nn.Module): A model, wrapped or not.
@@ -62,31 +64,33 @@ def resolve_bn_groups(
         dict[int, int]: Ranks per group, and how many layers have such groups.
 
     Raises:
-        ValueError: If the ranks cannot be split so. Nothing is changed then.
+        ConfigError: If the ranks cannot be split so. Nothing is changed then.
     """
     if images_per_gpu < 1:
-        raise ValueError(f'images_per_gpu={images_per_gpu} must be positive.')
+        raise ConfigError(f'images_per_gpu={images_per_gpu} must be positive.')
     if bn_size != 'layers':
         check_bn_size(bn_size)
-    names, layers = [], []
-    for name, module in model.named_modules():
-        if isinstance(module, MegDetSyncBN):
-            names.append(name)
-            layers.append(module)
+    layers = {
+        name: layer
+        for name, layer in model.named_modules()
+        if isinstance(layer, MegDetSyncBN)
+    }
     sizes = bn_sizes(model, bn_size)
     ranks = [ranks_per_group(s, images_per_gpu, world_size()) for s in sizes]
-    for layer, name, size, number in zip(
-        layers, names, sizes, ranks, strict=True
+    for (name, layer), size, number in zip(
+        layers.items(), sizes, ranks, strict=True
     ):
         layer.bn_size, layer.ranks_per_group = size, number
         layer.strict_name = name if strict else None
-    tensor = next(model.parameters(), torch.empty(0))
+    device = next(model.parameters(), torch.empty(0)).device
     for number in sorted(set(ranks)):
-        bn_group(number, tensor.device)
-    synced = [
-        layer
-        for layer, number in zip(layers, ranks, strict=True)
-        if number > 1
-    ]
-    kernels.load(tensor.device, {kernels.dtype_of(x.weight) for x in synced})
+        bn_group(number, device)
+    kernels.load(
+        device,
+        {
+            kernels.dtype_of(layer.weight)
+            for layer in layers.values()
+            if layer.ranks_per_group != 1
+        },
+    )
     return dict(Counter(ranks))

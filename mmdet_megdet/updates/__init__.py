@@ -2,11 +2,10 @@
 """One iteration is one update, and the same one on any hardware."""
 
 from .batch_sampler import EpochBatch, UpdateBatchSampler
-from .image_streams import seed_by_image
 from .layout import epoch_layout, unit_of
-from .loop import SkipUpdate, UpdateTrainLoop
-from .resume import UpdateNote, epoch_began
-from .seeds import seed_generators
+from .loop import SkipUpdate, UpdateTrainLoop, place_of
+from .random_streams import seed_by_image, seed_generators
+from .resume import UpdateNote, resumed_epoch
 
 __all__ = [
     'EpochBatch',
@@ -14,8 +13,9 @@ __all__ = [
     'UpdateBatchSampler',
     'UpdateNote',
     'UpdateTrainLoop',
-    'epoch_began',
     'epoch_layout',
+    'place_of',
+    'resumed_epoch',
     'seed_by_image',
     'seed_generators',
     'unit_of',

@@ -66,8 +66,8 @@ class UpdateBatchSampler(Sampler):
         ...     batch_sampler=dict(type='UpdateBatchSampler'))
     """
 
-    def __init__(self, sampler: Sampler, batch_size: int) -> None:
-        _check(sampler)
+    def __init__(self, sampler: DefaultSampler, batch_size: int) -> None:
+        _check_sampler(sampler)
         self.sampler = sampler
         self.batch_size = batch_size
         self.epoch = 0
@@ -206,7 +206,7 @@ def landscapes(dataset: Sized) -> np.ndarray:
     return wide
 
 
-def _check(sampler: Any) -> None:
+def _check_sampler(sampler: Any) -> None:
     # A subclass may order in its own way.
     if type(sampler) is not DefaultSampler:
         raise ConfigError(

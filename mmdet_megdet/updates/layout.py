@@ -5,7 +5,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from .seeds import seed_sequence
+from ..errors import ConfigError
+from .random_streams import seed_sequence
 
 
 def epoch_layout(
@@ -83,7 +84,7 @@ def unit_of(total_batch_size: int, bn_sizes: list[int | None]) -> int:
             ``total_batch_size``.
 
     Raises:
-        ValueError: If the largest BN size is not a whole number of the
+        ConfigError: If the largest BN size is not a whole number of the
             others.
     """
     sizes = [size for size in bn_sizes if size is not None]
@@ -96,7 +97,7 @@ def unit_of(total_batch_size: int, bn_sizes: list[int | None]) -> int:
     largest = max(sizes)
     for size in sizes:
         if largest % size:
-            raise ValueError(
+            raise ConfigError(
                 f'BN sizes {size} and {largest} of different layers: units '
                 f'of {largest} images, which an update is made of, are not a '
                 f'whole number of {size}. Choose sizes of which the largest '

@@ -6,23 +6,26 @@ from __future__ import annotations
 import time
 from bisect import bisect
 from collections.abc import Iterator, Sequence
-from typing import Protocol
+from typing import Any, Protocol
 
+import torch
 from mmengine.logging import print_log
 from mmengine.registry import LOOPS
-from mmengine.runner import BaseLoop, Runner
+from mmengine.runner import BaseLoop, IterBasedTrainLoop, Runner
 from mmengine.runner.utils import calc_dynamic_intervals
 from torch import Tensor, nn
 from torch.utils.data import DataLoader
 
 from ..errors import ConfigError
 from ..recipe import BatchPlan
-from ..upstream.mmengine_names import count_skipped_update
+from ..upstream.mmengine_names import (
+    count_skipped_update,
+    has_seed_of_each_rank,
+    set_accumulation,
+)
 from .batch_sampler import UpdateBatchSampler
-from .image_streams import seed_by_image
-from .logged import add_data_time, mean_outputs
+from .random_streams import seed_by_image, seed_generators
 from .running_stats import RunningStatistics
-from .seeds import seed_generators
 
 
 class SkipUpdate(Exception):
@@ -36,17 +39,6 @@ class Planner(Protocol):
 
     def plan_for(self, runner: Runner, loader: DataLoader) -> BatchPlan:
         """Split the total batch on this hardware; a collective."""
-
-
-class UpdateDataLoader(DataLoader):
-    """A loader of micro-batches whose length is the updates of an epoch.
-
-    Whatever asks for its length (the log line, the end of an epoch, schedulers
-    that are converted from epochs) counts Runner's iterations by it.
-    """
-
-    def __len__(self) -> int:
-        return self.batch_sampler.updates_per_epoch
 
 
 @LOOPS.register_module()
@@ -123,7 +115,8 @@ class UpdateTrainLoop(BaseLoop):
                 "train_dataloader.batch_sampler=dict(type='UpdateBatchSampler'"
                 ', _delete_=True).'
             )
-        self._max_epochs, self._max_updates = max_epochs, max_updates
+        self._by_epoch = max_updates is None
+        self._length: int = max_epochs or max_updates or 0
         self._epoch = self._iter = 0
         # Updates that were done when the epoch began.
         self.epoch_began = 0
@@ -138,8 +131,7 @@ class UpdateTrainLoop(BaseLoop):
         self._planner = _planner(runner)
         self.plan = self._planner.plan_for(runner, self.dataloader)
         self._configure_sampler()
-        # MMEngine builds the loader, and takes no other class for it.
-        self.dataloader.__class__ = UpdateDataLoader
+        _count_updates(self.dataloader)
         runner.visualizer.dataset_meta = getattr(
             self.dataloader.dataset, 'metainfo', None
         )
@@ -152,9 +144,9 @@ class UpdateTrainLoop(BaseLoop):
     @property
     def max_iters(self) -> int:
         """Updates of the whole training."""
-        if self._max_updates is not None:
-            return self._max_updates
-        epochs = self._max_epochs - self._epoch
+        if not self._by_epoch:
+            return self._length
+        epochs = self._length - self._epoch
         return self.epoch_began + epochs * len(self.dataloader)
 
     @property
@@ -165,9 +157,9 @@ class UpdateTrainLoop(BaseLoop):
     @property
     def max_epochs(self) -> int:
         """Epochs of the whole training; the last may be a part of one."""
-        if self._max_epochs is not None:
-            return self._max_epochs
-        updates = self._max_updates - self.epoch_began
+        if self._by_epoch:
+            return self._length
+        updates = self._length - self.epoch_began
         return self._epoch - (-updates // len(self.dataloader))
 
     def go_on_in(self, epoch: int, began: int) -> None:
@@ -191,7 +183,7 @@ class UpdateTrainLoop(BaseLoop):
         runner, wrapper = self.runner, self.runner.optim_wrapper
         # Not earlier: the Runner tells the wrapper counts of updates, which
         # the wrapper would take for micro-steps.
-        wrapper._accumulative_counts = self.plan.accumulation
+        set_accumulation(wrapper, self.plan.accumulation)
         runner.call_hook('before_train')
         wrapper.initialize_count_status(
             runner.model,
@@ -201,17 +193,14 @@ class UpdateTrainLoop(BaseLoop):
         self._statistics = RunningStatistics(runner.model)
         while not self._finished():
             self.run_epoch()
-            if self._max_updates is None:
-                self._validate(self._epoch, self._max_epochs)
+            if self._by_epoch:
+                self._validate(self._epoch)
         runner.call_hook('after_train')
         return runner.model
 
     def _finished(self) -> bool:
-        if self._max_updates is None:
-            done = self._epoch >= self._max_epochs
-        else:
-            done = self._iter >= self._max_updates
-        return done or self.stop_training
+        done = self._epoch if self._by_epoch else self._iter
+        return done >= self._length or self.stop_training
 
     def run_epoch(self) -> None:
         """Make the updates of an epoch, or what is left of them."""
@@ -234,8 +223,8 @@ class UpdateTrainLoop(BaseLoop):
         batches = iter(self.dataloader)
         for index in range(first, end):
             self.run_iter(index, batches)
-            if self._max_updates is not None:
-                self._validate(self._iter, self._max_updates)
+            if not self._by_epoch:
+                self._validate(self._iter)
                 if self.stop_training:
                     break
         self.runner.call_hook('after_train_epoch')
@@ -276,12 +265,12 @@ class UpdateTrainLoop(BaseLoop):
             )
         else:
             self._statistics.finish()
-        add_data_time(runner, waited)
+        _add_data_time(runner, waited)
         runner.call_hook(
             'after_train_iter',
             batch_idx=index,
             data_batch=first,
-            outputs=mean_outputs(outputs),
+            outputs=_mean_outputs(outputs),
         )
         self._iter += 1
 
@@ -312,16 +301,70 @@ class UpdateTrainLoop(BaseLoop):
             world_size=self.runner.world_size,
         )
 
-    def _validate(self, done: int, end: int) -> None:
+    def _validate(self, done: int) -> None:
         step = bisect(self.dynamic_milestones, done + 1)
         self.val_interval = self.dynamic_intervals[step - 1]
         if (
             self.runner.val_loop is not None
             and done >= self.val_begin
-            and (done % self.val_interval == 0 or done == end)
+            and (done % self.val_interval == 0 or done == self._length)
         ):
             self.runner.val_loop.run()
             self.runner.model.train()
+
+
+def place_of(runner: Runner, batch_idx: int, micro_step: int = 0) -> str:
+    """Return, for instance, 'epoch 1, update 7 of 458, micro-step 2 of 8'.
+
+    Args:
+        runner (Runner): In training.
+        batch_idx (int): As its hooks get it.
+        micro_step (int): Of the update, where it has several. Defaults to 0.
+    """
+    loop = runner.train_loop
+    if isinstance(loop, IterBasedTrainLoop):
+        return f'iteration {batch_idx + 1} of {loop.max_iters}'
+    unit, steps = 'iteration', 1
+    if isinstance(loop, UpdateTrainLoop):
+        unit, steps = 'update', loop.plan.accumulation
+    place = f'epoch {loop.epoch + 1}, {unit} {batch_idx + 1} of '
+    place += f'{len(loop.dataloader)}'
+    if steps > 1:
+        place += f', micro-step {micro_step + 1} of {steps}'
+    return place
+
+
+def _count_updates(loader: DataLoader) -> None:
+    """Make a loader's length the updates of an epoch, not its batches.
+
+    Whatever asks for it (the log line, the end of an epoch, schedulers that
+    are converted from epochs) counts the Runner's iterations by it. The
+    loader is built already, perhaps of a class of the user's own.
+    """
+    kind = type(loader)
+    updates = dict(__len__=lambda self: self.batch_sampler.updates_per_epoch)
+    loader.__class__ = type(kind.__name__, (kind,), updates)
+
+
+def _mean_outputs(outputs: list[dict[str, Any]]) -> dict[str, Any]:
+    """Each value's mean over the micro-steps that have it, for the log."""
+    names = dict.fromkeys(name for found in outputs for name in found)
+    means = {}
+    for name in names:
+        values = [found[name] for found in outputs if name in found]
+        if isinstance(values[0], Tensor):
+            means[name] = torch.stack(values).mean(0)
+        else:
+            means[name] = sum(values) / len(values)
+    return means
+
+
+def _add_data_time(runner: Runner, seconds: float) -> None:
+    """Add what IterTimerHook, which sees the first micro-batch, has not."""
+    times = runner.message_hub.log_scalars.get('train/data_time')
+    if times is not None:
+        history, _ = times.data
+        history[-1] += seconds
 
 
 def _check_length(max_epochs: int | None, max_updates: int | None) -> None:
@@ -335,7 +378,7 @@ def _check_length(max_epochs: int | None, max_updates: int | None) -> None:
 
 
 def _check_randomness(runner: Runner) -> None:
-    if runner._randomness_cfg.get('diff_rank_seed', False):
+    if has_seed_of_each_rank(runner):
         raise ConfigError(
             'randomness.diff_rank_seed=True makes ranks lay out the data set '
             'differently. Remove it: random numbers depend on the image, and '

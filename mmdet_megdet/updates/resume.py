@@ -32,8 +32,10 @@ class UpdateNote(TypedDict):
     epoch_began: int
 
 
-def epoch_began(saved: dict | None, now: UpdateNote, done: int) -> int:
-    """Find how many updates were done when the epoch of a checkpoint began.
+def resumed_epoch(
+    saved: dict | None, now: UpdateNote, done: int
+) -> tuple[int, int]:
+    """Find in which epoch a resumed run makes its next update.
 
     Args:
         saved (dict, optional): The checkpoint's note; None if it has none.
@@ -41,7 +43,8 @@ def epoch_began(saved: dict | None, now: UpdateNote, done: int) -> int:
         done (int): The checkpoint's ``iter``.
 
     Returns:
-        int: The number; ``done`` where the next update begins an epoch.
+        tuple[int, int]: The epoch, from 0, and the updates that were done
+        when it began: ``done`` where the next update begins it.
 
     Raises:
         ConfigError: If ``iter`` does not count updates, or an epoch would
@@ -71,7 +74,7 @@ def epoch_began(saved: dict | None, now: UpdateNote, done: int) -> int:
         if now[name] != saved[name]
     ]
     if not changes:
-        return saved['epoch_began']
+        return saved['epoch'], saved['epoch_began']
     if 0 < inside < whole:
         raise ConfigError(
             f'The checkpoint is of update {inside} of {whole} in its epoch, '
@@ -87,4 +90,5 @@ def epoch_began(saved: dict | None, now: UpdateNote, done: int) -> int:
         level=logging.WARNING,
     )
     # Where the epoch's last update is done, its end is still to come.
-    return done - (now['images'] // now['total_batch_size'] if inside else 0)
+    made = now['images'] // now['total_batch_size'] if inside else 0
+    return saved['epoch'], done - made

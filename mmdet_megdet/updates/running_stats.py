@@ -15,7 +15,7 @@ _COUNTS = ('num_batches_tracked',)
 
 
 class RunningStatistics:
-    """Moves running statistics once for all micro-steps of an update.
+    """Move running statistics once for all micro-steps of an update.
 
     Each micro-step starts from the update's start; its end has the mean of
     what they came to. A layer's step is linear in the statistics of its

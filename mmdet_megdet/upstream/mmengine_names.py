@@ -7,12 +7,13 @@ import gc
 from collections.abc import Iterator
 from inspect import getattr_static
 from types import FunctionType
-from typing import Any
+from typing import Any, Literal
 
+import torch
 from mmengine.dist import master_only
 from mmengine.optim import BaseOptimWrapper, OptimWrapper, _ParamScheduler
 from mmengine.optim.scheduler import OneCycleParamScheduler
-from mmengine.runner import Runner
+from mmengine.runner import BaseLoop, Runner, checkpoint
 from mmengine.visualization import Visualizer
 from torch.optim import Optimizer
 from torch.utils.data import DataLoader
@@ -93,7 +94,8 @@ def draw_on_every_rank(visualizer: Visualizer) -> None:
             undecorated[name] = property(*parts)
         elif _on_every_rank(found) is not found:
             undecorated[name] = _on_every_rank(found)
-    visualizer.__class__ = type(cls)(cls.__name__, (cls,), undecorated)
+    metaclass: Any = type(cls)
+    visualizer.__class__ = metaclass(cls.__name__, (cls,), undecorated)
 
 
 def _on_every_rank(function: Any) -> Any:
@@ -110,3 +112,108 @@ def _bare(
     optimizer: Optimizer | BaseOptimWrapper | None,
 ) -> Optimizer | None:
     return getattr(optimizer, 'optimizer', optimizer)
+
+
+def steps_counted(optimizer: Any) -> int:
+    """Return how often ``step`` was called, as schedulers count it.
+
+    The count begins at -1 whenever a scheduler of the optimizer is built.
+    Without it a warm-up could count iterations, but not updates.
+    """
+    return optimizer._global_step
+
+
+def set_accumulation(wrapper: OptimWrapper, micro_steps: int) -> None:
+    """Set ``accumulative_counts`` of a wrapper that is built already.
+
+    Ahead of training: the wrapper counts what will be left over before the
+    first iteration. Without it the total batch depends on the hardware.
+    """
+    wrapper._accumulative_counts = micro_steps
+
+
+def accumulation_of(wrapper: OptimWrapper) -> int:
+    """Return how many micro-steps make an update.
+
+    There is no public name for what ``accumulative_counts`` has set.
+    """
+    return wrapper._accumulative_counts
+
+
+def built_loop(
+    runner: Runner, kind: Literal['train', 'val', 'test']
+) -> BaseLoop | None:
+    """Return a loop that the runner has built; None where it has not.
+
+    ``runner.train_loop`` and the like build it, which in a run of another
+    kind (``runner.val()``) would fail, or read the training's data for
+    nothing.
+    """
+    loop = getattr(runner, f'_{kind}_loop')
+    return loop if isinstance(loop, BaseLoop) else None
+
+
+def has_seed_of_each_rank(runner: Runner) -> bool:
+    """Return whether the config sets ``randomness.diff_rank_seed``.
+
+    Ranks would then lay out the data set differently, without a word.
+    """
+    return bool(runner._randomness_cfg.get('diff_rank_seed', False))
+
+
+def train_dataloader_config(runner: Runner) -> DataLoader | dict | None:
+    """Return what the runner was told of training's dataloader.
+
+    By it the loader is built once more, where its workers started too early.
+    """
+    return runner._train_dataloader
+
+
+def load_as_torch_does() -> None:
+    """Let the forks' loaders unpickle what ``torch.load`` does, no more.
+
+    onedl-mmengine loads with a function of its own, which unpickles without
+    any restriction what torch has refused. MMEngine has no such function.
+    """
+    if hasattr(checkpoint, '_safe_torch_load'):
+        checkpoint._safe_torch_load = torch.load
+
+
+def runner_without_model(
+    world_size: int, loader: DataLoader, train_cfg: dict[str, Any]
+) -> Runner:
+    """Return a Runner that has a training loop and nothing else.
+
+    It builds schedulers and scales learning rates as in a training, which
+    ask it for the loop and the number of ranks; without it a schedule can be
+    seen only by training. It wants a ``logger``, and a ``visualizer`` for the
+    data set's metainfo.
+
+    Args:
+        world_size (int): Number of ranks.
+        loader (DataLoader): Of which the length counts.
+        train_cfg (dict): For one of the stock loops.
+    """
+    runner = Runner.__new__(Runner)
+    runner._world_size = world_size
+    runner._train_dataloader = loader
+    runner._train_loop = train_cfg
+    return runner
+
+
+def resumed_from(runner: Runner) -> str | None:
+    """Return the checkpoint from which a runner resumes, if it does.
+
+    The Runner keeps its arguments ``resume`` and ``load_from`` to itself.
+    Without them a warning could not say from where a run goes on.
+    """
+    return runner._load_from if runner._resume else None
+
+
+def chosen_indices(dataset: Any) -> Any:
+    """Return the ``indices`` with which a BaseDataset was built.
+
+    Without them the annotations of images that are left out would be judged
+    too.
+    """
+    return getattr(dataset, '_indices', None)

@@ -5,19 +5,23 @@ from __future__ import annotations
 
 import functools
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from datetime import timedelta
 from types import CodeType
-from typing import TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import torch
+import torch.distributed as dist
 from torch import Tensor, nn
+from torch.utils.data import DataLoader
 
 
 @torch.no_grad()
 def copy_all(targets: Sequence[Tensor], sources: Sequence[Tensor]) -> None:
     """Copy tensors in place, by few launches on a GPU."""
     if targets:
-        torch._foreach_copy_(targets, sources)
+        torch._foreach_copy_(list(targets), list(sources))
 
 
 @torch.no_grad()
@@ -26,14 +30,14 @@ def lerp_all(
 ) -> None:
     """Move tensors in place towards others, by few launches on a GPU."""
     if targets:
-        torch._foreach_lerp_(targets, ends, weight)
+        torch._foreach_lerp_(list(targets), list(ends), weight)
 
 
 @torch.no_grad()
 def maximum_all(targets: Sequence[Tensor], others: Sequence[Tensor]) -> None:
     """Take elementwise maxima in place, by few launches on a GPU."""
     if targets:
-        torch._foreach_maximum_(targets, others)
+        torch._foreach_maximum_(list(targets), list(others))
 
 
 _Function = TypeVar('_Function', bound=Callable)
@@ -50,13 +54,14 @@ def outside_graphs(function: _Function) -> _Function:
     excluded = _disable_dynamo(function)
 
     @functools.wraps(function)
-    def call(*args, **kwargs):
+    def call(*args: Any, **kwargs: Any) -> Any:
         if 'torch._dynamo' in sys.modules:
             return excluded(*args, **kwargs)
         return function(*args, **kwargs)
 
-    _skip_frame(call.__code__)
-    return call
+    wrapped: Any = call
+    _skip_frame(wrapped.__code__)
+    return wrapped
 
 
 def inlined_only(function: _Function) -> _Function:
@@ -91,3 +96,165 @@ def is_low_rank(model: nn.Module) -> bool:
 
     hooks = getattr(model, '_comm_hooks', ())
     return any(isinstance(state, PowerSGDState) for _, state in hooks)
+
+
+def copy_versions(target: Any, source: Any) -> None:
+    """Give a state_dict the modules' versions that another one carries.
+
+    ``load_state_dict`` reads them in ``_metadata``: without them it takes a
+    BatchNorm's state for one of torch 0.4.
+    """
+    if hasattr(source, '_metadata'):
+        target._metadata = source._metadata
+
+
+def end_workers(loader: DataLoader) -> None:
+    """Let go the iterator that keeps a loader's persistent workers.
+
+    Those that the loader starts next know what was set on it meanwhile.
+    """
+    loader._iterator = None
+
+
+def in_recomputation() -> bool:
+    """Return whether autograd runs backward in this thread.
+
+    A forward in that state is the second of activation checkpointing,
+    reentrant or not: what the first one noted must not be noted again. What
+    ``torch.compile`` traces is no such forward: the compiler recomputes
+    without calling Python.
+    """
+    if torch.compiler.is_compiling():
+        return False
+    return torch._C._current_graph_task_id() != -1
+
+
+def group_timeout(
+    group: dist.ProcessGroup, device: torch.device
+) -> timedelta | None:
+    """Return the timeout of a group's collectives; None if it tells none.
+
+    ``dist.new_group`` does not take it over from the default group.
+
+    Args:
+        group (ProcessGroup): The group.
+        device (torch.device): Where the tensors lie; a group may have
+            another backend for each kind of device.
+    """
+    try:
+        return group._get_backend(device).options._timeout
+    except (RuntimeError, AttributeError):
+        # A group written in Python has no backend; some backends have no
+        # options, or none that tell a timeout.
+        return None
+
+
+def small_nccl_options(
+    most_blocks: int, timeout: timedelta | None
+) -> object | None:
+    """Return NCCL's options for a communicator of little memory.
+
+    Args:
+        most_blocks (int): Thread blocks that a collective may take.
+        timeout (timedelta, optional): That of the group to be made; torch
+            warns if the options have another.
+
+    Returns:
+        object or None: For ``dist.new_group(pg_options=...)``; None where
+        this torch or its NCCL has no such setting.
+    """
+    options = dist.ProcessGroupNCCL.Options()
+    # Builds for an NCCL without communicator settings have none.
+    config = getattr(options, 'config', None)
+    if config is None or not hasattr(config, 'max_ctas'):
+        return None
+    config.max_ctas = most_blocks
+    if timeout is not None:
+        options._timeout = timeout
+    return options
+
+
+def synchronised_batch_norm(layer: nn.SyncBatchNorm, x: Tensor) -> Tensor:
+    """Normalise as ``nn.SyncBatchNorm`` does among several ranks, on a GPU.
+
+    The layer itself leaves a group of one rank to ``F.batch_norm``; without
+    this a benchmark on one GPU cannot tell what its synchronised path costs.
+    """
+    from torch.nn.modules._functions import SyncBatchNorm
+
+    return SyncBatchNorm.apply(
+        x,
+        layer.weight,
+        layer.bias,
+        layer.running_mean,
+        layer.running_var,
+        layer.eps,
+        layer.momentum,
+        torch.distributed.group.WORLD,
+        torch.distributed.get_world_size(),
+    )
+
+
+class Operation(NamedTuple):
+    """One operation that PyTorch dispatched.
+
+    Attributes:
+        name (str): Such as 'add' or 'copy_'.
+        reads (list[Tensor]): What it takes.
+        writes (list[Tensor]): What it returns, or changes in place.
+    """
+
+    name: str
+    reads: list[Tensor]
+    writes: list[Tensor]
+
+
+@contextmanager
+def recorded_operations() -> Iterator[list[Operation]]:
+    """Record what PyTorch dispatches, with what it reads and writes.
+
+    Without it nobody can count the passes over the data that plain operations
+    make. What is only overwritten counts as read too, except for ``out=``.
+    """
+    from torch.utils._python_dispatch import TorchDispatchMode
+
+    operations: list[Operation] = []
+
+    class Recorder(TorchDispatchMode):
+        def __torch_dispatch__(
+            self, func: Any, types: Any, args: Any = (), kwargs: Any = None
+        ) -> Any:
+            out = func(*args, **(kwargs or {}))
+            schema = func._schema
+            names = [argument.name for argument in schema.arguments]
+            given = {**dict(zip(names, args, strict=False)), **(kwargs or {})}
+            reads, writes = [], _tensors(out)
+            for argument in schema.arguments:
+                values = _tensors(given.get(argument.name))
+                alias = argument.alias_info
+                if alias is not None and alias.is_write:
+                    writes += values
+                if not argument.is_out:
+                    reads += values
+            name = schema.name.split('::')[1]
+            operations.append(Operation(name, reads, writes))
+            return out
+
+    with Recorder():
+        yield operations
+
+
+def _tensors(value: object) -> list[Tensor]:
+    values = value if isinstance(value, (tuple, list)) else [value]
+    return [v for v in values if isinstance(v, Tensor)]
+
+
+def default_store() -> Any:
+    """Return the store by which the ranks met.
+
+    ``init_process_group`` makes it and has no public name for it. Ranks tell
+    there where they are, without a collective (``RankWatchHook``).
+    """
+    from torch.distributed.distributed_c10d import _get_default_store
+
+    return _get_default_store()

@@ -5,6 +5,9 @@ from __future__ import annotations
 
 from argparse import Namespace
 from collections.abc import Callable, Collection
+from functools import partial
+from typing import Any
+from unittest.mock import patch
 
 from torch.distributed import DistStoreError, run
 from torch.distributed.elastic.agent.server.api import (
@@ -38,42 +41,50 @@ def run_torchrun(
             machines, as it does when restarts are used up.
         warn (Callable): Takes a line for the log.
     """
-
-    class Agent(LocalElasticAgent):
-        def _monitor_workers(self, worker_group: WorkerGroup) -> RunResult:
-            result = super()._monitor_workers(worker_group)
-            if result.state == WorkerState.FAILED:
-                statuses = [f.exitcode for f in result.failures.values()]
-                if would_fail_again(statuses):
-                    self._remaining_restarts = 0
-            elif result.state == WorkerState.HEALTHY:
-                machines = worker_group.group_world_size
-                # Of whom torchrun has heard in the last 15 s.
-                state = self._rdzv_handler._state_holder.state
-                there = len(state.participants)
-                # Closed by a machine that is done, it is left by all.
-                if there < machines and not state.closed:
-                    warn(f'{machines - there} of {machines} machines are gone')
-                    return RunResult(state=WorkerState.UNHEALTHY)
-            return result
-
-        def _rendezvous(self, worker_group: WorkerGroup) -> None:
-            while True:
-                try:
-                    super()._rendezvous(worker_group)
-                    return
-                except DistStoreError:
-                    if self._remaining_restarts == 0:
-                        raise
-                    self._remaining_restarts -= 1
-                    warn('a machine left while they met; they meet again')
-
-        def _stop_workers(self, worker_group: WorkerGroup) -> None:
-            self._shutdown(timeout=self._shutdown_timeout)
-
-    original = api.LocalElasticAgent
-    api.LocalElasticAgent = Agent
-    try:
+    agent = partial(_Agent, would_fail_again, warn)
+    with patch.object(api, 'LocalElasticAgent', agent):
         run.run(args)
-    finally:
-        api.LocalElasticAgent = original
+
+
+class _Agent(LocalElasticAgent):
+    def __init__(
+        self,
+        would_fail_again: Callable[[Collection[int]], bool],
+        warn: Callable[[str], None],
+        **kwargs: Any,
+    ) -> None:
+        super().__init__(**kwargs)
+        self._would_fail_again, self._warn = would_fail_again, warn
+
+    def _monitor_workers(self, worker_group: WorkerGroup) -> RunResult:
+        result = super()._monitor_workers(worker_group)
+        if result.state == WorkerState.FAILED:
+            statuses = [f.exitcode for f in result.failures.values()]
+            if self._would_fail_again(statuses):
+                self._remaining_restarts = 0
+        elif result.state == WorkerState.HEALTHY:
+            machines = worker_group.group_world_size or 0
+            # Of whom torchrun has heard in the last 15 s.
+            handler: Any = self._rdzv_handler
+            state = handler._state_holder.state
+            there = len(state.participants)
+            # Closed by a machine that is done, it is left by all.
+            if there < machines and not state.closed:
+                gone = machines - there
+                self._warn(f'{gone} of {machines} machines are gone')
+                return RunResult(state=WorkerState.UNHEALTHY)
+        return result
+
+    def _rendezvous(self, worker_group: WorkerGroup) -> None:
+        while True:
+            try:
+                super()._rendezvous(worker_group)
+                return
+            except DistStoreError:
+                if self._remaining_restarts == 0:
+                    raise
+                self._remaining_restarts -= 1
+                self._warn('a machine left while they met; they meet again')
+
+    def _stop_workers(self, worker_group: WorkerGroup) -> None:
+        self._shutdown(timeout=self._shutdown_timeout)

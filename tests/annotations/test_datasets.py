@@ -11,9 +11,8 @@ from pathlib import Path
 import pytest
 from mmdet.datasets import CocoDataset
 
-from mmdet_megdet import annotations
-from mmdet_megdet.annotations import configured, judge, kinds
-from mmdet_megdet.annotations.datasets import Reader
+import mmdet_megdet
+from mmdet_megdet.annotations import Reader, configured, datasets, judge
 from mmdet_megdet.errors import DataError
 from mmdet_megdet.faults.data import check_annotation_files
 from tests.annotations.configs import config_of, content_of, write
@@ -135,7 +134,7 @@ def test_where_mmdet_cannot_be_imported(cfg, monkeypatch):
     assert first_use(cfg).classes == CocoDataset.METAINFO['classes']
     cfg.train_dataloader.dataset.type = 'CityscapesDataset'
     assert 'is not checked: ModuleNotFoundError' in first_use(cfg).text
-    monkeypatch.setattr(kinds.importlib.util, 'find_spec', lambda _: None)
+    monkeypatch.setattr(datasets.importlib.util, 'find_spec', lambda _: None)
     cfg.train_dataloader.dataset.type = 'CocoDataset'
     assert 'has no classes of its own' in first_use(cfg).text
 
@@ -178,18 +177,17 @@ def test_without_torch_and_mmengine(cfg, tmp_path):
     """The package alone judges; the config is one of plain dicts."""
     plain = json.dumps(cfg.to_dict())
     program = f"""
-import importlib.util, json, sys
+import json, sys, types
 for name in ('torch', 'mmengine', 'mmdet', 'mmcv'):
     sys.modules[name] = None
-spec = importlib.util.spec_from_file_location(
-    'annotations', {annotations.__file__!r})
-package = importlib.util.module_from_spec(spec)
-sys.modules['annotations'] = package
-spec.loader.exec_module(package)
+package = types.ModuleType('mmdet_megdet')
+package.__path__ = {mmdet_megdet.__path__!r}
+sys.modules['mmdet_megdet'] = package
+from mmdet_megdet.annotations import judge, training_epoch
 cfg = json.loads({plain!r})
-judgement = package.judge(cfg)
+judgement = judge(cfg)
 print([v.level for v in judgement.verdicts])
-print(package.training_epoch(cfg, judgement))
+print(training_epoch(cfg, judgement))
 """
     done = subprocess.run(
         [sys.executable, '-c', program],

@@ -11,9 +11,10 @@ import numpy as np
 import pytest
 from pycocotools.coco import COCO
 
-from mmdet_megdet.annotations import Table, read_annotations, reading
-from mmdet_megdet.annotations.masks import form_of
-from mmdet_megdet.annotations.table import Form
+from mmdet_megdet.annotations import reading
+from mmdet_megdet.annotations.reading import read_annotations
+from mmdet_megdet.annotations.segmentation import Form, form_of
+from mmdet_megdet.annotations.table import Table
 from tests.annotations.configs import content_of
 
 TEXT = json.dumps(content_of() | dict(info=dict(by='Zoë')), ensure_ascii=False)
@@ -34,7 +35,7 @@ def read_slowly(monkeypatch, path, with_masks) -> Table:
 
     with monkeypatch.context() as patch:
         patch.setattr(reading, '_read_typed', refuse)
-        return read_annotations(path, with_masks)
+        return read_annotations(str(path), with_masks)
 
 
 @pytest.mark.parametrize('with_masks', [False, True])
@@ -52,8 +53,8 @@ def test_both_ways_read_the_same(tmp_path, monkeypatch, with_masks):
     slow = read_slowly(monkeypatch, path, with_masks)
     for portion in (1 << 22, 700, 1):
         monkeypatch.setattr(reading, '_PORTION', portion)
-        typed = reading._read_typed(path, with_masks)
-        for name, quick in typed._asdict().items():
+        typed = reading._read_typed(str(path), with_masks)
+        for name, quick in vars(typed).items():
             assert np.array_equal(quick, getattr(slow, name)), name
     assert typed.forms.tolist()[:4] == [0, 3, 1, 0] * with_masks
 
@@ -78,7 +79,7 @@ def test_what_pycocotools_refuses(tmp_path, write, words):
     path = tmp_path / 'a.json'
     path.write_bytes(write(TEXT))
     assert not accepts(path)
-    (verdict,) = read_annotations(path, False)
+    (verdict,) = read_annotations(str(path), False)
     assert verdict.level == 'broken'
     assert str(path) in verdict.text
     assert words in verdict.text
@@ -104,9 +105,9 @@ def test_what_pycocotools_accepts(tmp_path, change):
     path.write_text(change(TEXT))
     assert change(TEXT) != TEXT
     assert accepts(path)
-    table = read_annotations(path, True)
+    table = read_annotations(str(path), True)
     assert isinstance(table, Table), table
-    assert table.image_places().tolist() == [i // 2 for i in range(16)]
+    assert table.image_places.tolist() == [i // 2 for i in range(16)]
     assert table.areas.tolist() == [80] * 16
 
 
@@ -119,7 +120,7 @@ def test_objects_within_annotations(tmp_path, monkeypatch):
     path.write_text(json.dumps(content))
     for portion in range(1, 400, 7):
         monkeypatch.setattr(reading, '_PORTION', portion)
-        table = reading._read_typed(path, False)
+        table = reading._read_typed(str(path), False)
         assert table.ids.tolist() == [100 + i for i in range(16)]
 
 
@@ -133,7 +134,7 @@ def test_under_another_locale_the_file_is_read_as_pycocotools_would(
     path = tmp_path / 'a.json'
     path.write_text(TEXT)
     with pytest.raises(ValueError, match='latin-1'):
-        reading._read_typed(path, False)
+        reading._read_typed(str(path), False)
 
 
 def test_never_accepts_what_pycocotools_refuses(tmp_path):
@@ -148,7 +149,7 @@ def test_never_accepts_what_pycocotools_refuses(tmp_path):
         data[place] = draw.choice(b'{}[]",:09.-e\\u n\x00\x1f\n\xc3\xff')
         path.write_bytes(data)
         try:
-            reading._read_typed(path, draw.random() < 0.5)
+            reading._read_typed(str(path), draw.random() < 0.5)
         except (reading.msgspec.MsgspecError, ValueError):
             continue
         taken += 1

@@ -9,8 +9,12 @@ from __future__ import annotations
 
 import copy
 import json
+import math
+import re
 import sys
+from collections.abc import Callable
 from types import SimpleNamespace
+from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
@@ -38,6 +42,255 @@ sys.path.insert(0, str(TOOLS))  # as for a script there
 from checks import data
 from checks.report import FAIL
 
+A, IM, CAT = 'annotations', 'images', 'categories'
+# While images are loaded, or at the evaluation.
+LATER = 'later'
+
+
+def change(part, **fields):
+    """Change an entry of a part of a file."""
+    return lambda content: content[part][3].update(fields)
+
+
+def lose(part, key):
+    return lambda content: content[part][3].pop(key)
+
+
+def change_all(part, **fields):
+    return lambda content: [entry.update(fields) for entry in content[part]]
+
+
+def put(part, value):
+    return lambda content: content.update({part: value})
+
+
+def repeat_id(part):
+    return lambda content: content[part][1].update(id=content[part][0]['id'])
+
+
+def reverse(content):
+    content[CAT].reverse()
+
+
+def drop_category(content):
+    content[CAT].pop(0)
+    content[A] = content[A][1::2]
+
+
+def add_category(content, name='cone'):
+    content[CAT].append(dict(id=9, name=name))
+    content[A][3]['category_id'] = 9
+
+
+def mask(value):
+    return change(A, segmentation=value)
+
+
+def rle(*size):
+    return mask(dict(size=size, counts=[1500, 36]))
+
+
+def nothing(_):
+    pass
+
+
+class Files(NamedTuple):
+    train: Callable = nothing
+    val: Callable = nothing
+
+
+def in_val(damage):
+    return Files(val=damage)
+
+
+def in_both(damage):
+    return Files(damage, damage)
+
+
+class Plant(NamedTuple):
+    """A fault, what we say of it, and what mmdet does by itself.
+
+    ``error`` is what mmdet raises while it builds the data sets, LATER, or
+    None; ``settings`` are of the config, ``train__`` its train_dataloader's
+    data set.
+    """
+
+    damage: Callable
+    level: str | None
+    error: type[Exception] | str | None
+    words: str
+    settings: dict[str, Any]
+
+
+PLANTS: dict[str, Plant] = {}
+
+
+def plant(name, damage, level, error=None, words='', **settings):
+    PLANTS[name] = Plant(damage, level, error, words, settings)
+
+
+def broken(name, damage, error, words, **settings):
+    plant(name, damage, 'broken', error, words, **settings)
+
+
+def misleading(name, damage, words, error=None, **settings):
+    plant(name, damage, 'misleading', error, words, **settings)
+
+
+def notable(name, damage, words, **settings):
+    plant(name, damage, 'notable', None, words, **settings)
+
+
+def fine(name, damage, **settings):
+    plant(name, damage, None, **settings)
+
+
+# fmt: off
+# fields
+broken('no area', lose(A, 'area'), KeyError,
+    '1 of annotations have no area: id 103.')
+broken('no box', lose(A, 'bbox'), KeyError, 'have no bbox: id 103.')
+broken('no id', lose(A, 'id'), KeyError, 'have no id: entry 3.')
+broken('no width', lose(IM, 'width'), KeyError,
+    '1 of images have no width: id 3.')
+broken('no file name', lose(IM, 'file_name'), KeyError,
+    'have no file_name: id 3.')
+broken('three numbers', change(A, bbox=[1, 2, 3]), ValueError,
+    'have a bbox that is not four finite numbers [x, y, width, height]: id '
+    '103; the first is [1, 2, 3].')
+broken('box of null', change(A, bbox=None), TypeError, 'the first is None.')
+broken('box of texts', change(A, bbox=['1', '2', '3', '4']), TypeError,
+    "the first is ['1', '2', '3', '4'].")
+broken('box with NaN', change(A, bbox=[1, math.nan, 3, 4]), None,
+    'the first is [1, nan, 3, 4].')
+broken('width as text', change(IM, width='48'), TypeError,
+    "have a width that is not a finite number: id 3; the first is '48'.")
+broken('crowd as text', change(A, iscrowd='0'), None,
+    "have a iscrowd that is not 0 or 1: id 103; the first is '0'.")
+broken('no categories', lambda content: content.pop(CAT), KeyError,
+    "train.json has no list 'categories'.")
+broken('annotations of null', put(A, None), TypeError,
+    "train.json has no list 'annotations'.")
+broken('images by id', put(IM, {'1': {}}), TypeError,
+    "train.json has no list 'images'.")
+# ids
+misleading('image id twice', repeat_id(IM),
+    'train.json: 1 id(s) of images occur more than once: 0.')
+broken('annotation id twice', repeat_id(A), AssertionError,
+    '1 id(s) of annotations occur more than once: 100.')
+misleading('category id twice', repeat_id(CAT),
+    '1 id(s) of categories occur more than once: 3.')
+misleading('unknown image', change(A, image_id=99),
+    '1 annotation(s) belong to an image that the file has not: id 103 (image '
+    '99).')
+misleading('image id as text', change(A, image_id='1'),
+    'belong to an image that the file has not: id 103 (image 1).')
+misleading('unknown category', change(A, category_id=99),
+    'have a category_id that the file does not name: id 103 (image 1, 1.jpg).')
+misleading('width of zero', change(IM, width=0),
+    'have a width or height that is not positive: id 3 (3.jpg).')
+# categories
+misleading('order of both files', in_both(reverse),
+    "label 0 is 'disc' in the file and 'box' in the config")
+misleading('order of train', reverse,
+    "label 0 is 'disc' in the file and 'box' in the config")
+misleading('order of val', in_val(reverse),
+    'val.json: its categories are not those of')
+misleading('order and classes of val', in_val(reverse),
+    "label 0 is 'disc' there and 'box' in",
+    val__metainfo__classes=('disc', 'box'))
+misleading('class that train lacks', drop_category,
+    "train.json has no category 'box'; it has 'disc'.")
+misleading('class that val lacks', in_val(drop_category),
+    "val.json has no category 'box'; it has 'disc'.", LATER)
+misleading('one name twice', lambda content: add_category(content, 'box'),
+    '2 categories share a name: box (ids 3, 9).')
+misleading('category of no class', add_category,
+    "1 annotation(s) are of the category 'cone', which the config has not: "
+    'id 103 (image 1, 1.jpg).')
+notable('category of no class in val', in_val(add_category),
+    "are of the category 'cone', which the config has not: id 203")
+misleading('classes as a text',
+    lambda content: content[CAT][1].update(name='bo'),
+    "metainfo.classes is the text 'box', within which mmdet looks for each "
+    "category's name: it finds ['box', 'bo'].", train__metainfo__classes='box')
+broken('no image folder', nothing, KeyError,
+    'train.json: data_prefix of CocoDataset has no img.',
+    train__data_prefix=dict(_delete_=True, img_path=''))
+# boxes
+broken('every box in corners of one', change_all(A, bbox=[0.1, 0.1, 0.5, 0.5]),
+    None, 'train.json: not one of its 16 annotations is left: 16 without area')
+broken('every object a crowd', change_all(A, iscrowd=1), None,
+    'not one of its 16 annotations is left:')
+broken('every object ignored', change_all(A, ignore=1), None,
+    'is left: 0 without area, 0 outside their image, 0 of other categories, '
+    '0 of no image, 16 with ignore, 0 crowds.')
+misleading('box outside', change(A, bbox=[WIDTH, 4, 5, 5]),
+    '1 annotation(s) have a box that lies outside the image: id 103 (image '
+    '1, 1.jpg).')
+misleading('box above', change(A, bbox=[4, -9, 5, 9]),
+    'lies outside the image: id 103')
+notable('box over the edge', change(A, bbox=[4, HEIGHT - 5, 5, 9]),
+    'have a box that reaches over the edge of the image: id 103')
+fine('box over the edge by rounding', change(A, bbox=[4, HEIGHT - 5, 5, 6]))
+notable('flat box', change(A, bbox=[4, 4, 0, 5]),
+    'have a box without area (width, height or area below 1 pixel): id 103')
+notable('no area to speak of', change(A, area=0), 'have a box without area')
+fine('ignored', change(A, ignore=1, bbox=[WIDTH, 4, 5, 5]))
+# nothing left
+broken('no images', put(IM, []), ValueError, 'train.json has no images.')
+broken('no annotations', put(A, []), None, 'train.json has no annotations.',
+    train__filter_cfg=None)
+broken('no image is large enough', nothing, ValueError,
+    'train.json: not one of its 8 images is left by filter_cfg=',
+    train__filter_cfg__min_size=33)
+broken('no image is chosen', nothing, ValueError,
+    'not one of its 8 images is left by', train__indices=0)
+broken('an image too many is chosen', nothing, IndexError,
+    'train.json: indices=[8] is neither a number nor a list',
+    train__indices=[8])
+misleading('no annotations in val', in_val(put(A, [])),
+    'val.json has no annotations.')
+# masks
+broken('no mask', lose(A, 'segmentation'), LATER,
+    '1 annotation(s) have no segmentation, and the pipeline loads masks: id '
+    '103', with_mask=True)
+fine('no mask where none is loaded', lose(A, 'segmentation'))
+broken('empty mask', mask([]), LATER,
+    'have no segmentation, and the pipeline loads masks: id 103',
+    with_mask=True)
+broken('flat list of numbers', mask([1, 2, 3, 4, 5, 6]), LATER,
+    'have a segmentation that is neither a list of polygons', with_mask=True)
+broken('points of a polygon', mask([[[1, 2], [3, 4], [5, 6]] * 2]), LATER,
+    'have a segmentation that is neither a list of polygons', with_mask=True)
+notable('two points', mask([[1, 2, 3, 4]]),
+    'have no polygon of three points: id 103', with_mask=True)
+fine('RLE', rle(HEIGHT, WIDTH), with_mask=True)
+broken('RLE of another image', rle(WIDTH, HEIGHT), LATER,
+    "have RLE whose size is not [height, width] of the image's entry: id 103",
+    with_mask=True)
+# evaluation
+broken('no iscrowd in val', in_val(lose(A, 'iscrowd')), LATER,
+    'val.json: 1 annotation(s) have no iscrowd, which the evaluation asks '
+    'for: id 203 (image 51, 51.jpg).')
+fine('no iscrowd in train', lose(A, 'iscrowd'))
+broken('annotation ids as texts', in_val(change(A, id='a')), LATER,
+    'have an id that is no number, which the evaluation asks for: id a')
+notable('annotation id 0', in_val(change(A, id=0)),
+    'have the id 0, by which pycocotools says that nothing matched')
+broken('no mask in val', in_val(lose(A, 'segmentation')), LATER,
+    'have no segmentation that can be evaluated: id 203', with_mask=True,
+    val__pipeline=[dict(type='LoadAnnotations')])
+broken('evaluation by another file', nothing, LATER,
+    'train.json, by which CocoMetric evaluates, lacks 4 image(s) of its data '
+    'set (', val_evaluator__ann_file='train.json')
+misleading('evaluation of images that are not shown', nothing,
+    'val.json, by which CocoMetric evaluates, has 1 image(s) that its data '
+    'set (', val__indices=3)
+broken('evaluation by a file that is not there', nothing, LATER,
+    'there is no annotation file', val_evaluator__ann_file='gone.json')
+# fmt: on
+
 
 @pytest.fixture
 def files(tmp_path):
@@ -45,573 +298,32 @@ def files(tmp_path):
     return tmp_path, content_of(), content_of(4, first=50)
 
 
-def of(part, **change):
-    """Change an entry of a part of train.json."""
-
-    def damage(train, val):
-        train[part][3].update(change)
-
-    return damage
-
-
-def without(part, key, which=0):
-    """Remove a key of an entry of train.json, or of val.json."""
-
-    def damage(*contents):
-        del contents[which][part][3][key]
-
-    return damage
-
-
-def everywhere(part, **change):
-    def damage(train, val):
-        for entry in train[part]:
-            entry.update(change)
-
-    return damage
-
-
-def in_val(change):
-    return lambda train, val: change(val, train)
-
-
-def set_part(part, value):
-    def damage(train, val):
-        train[part] = value
-
-    return damage
-
-
-def reverse(content, _):
-    content['categories'].reverse()
-
-
-def drop_category(content, _):
-    content['categories'].pop(0)
-    content['annotations'] = content['annotations'][1::2]
-
-
-def add_category(content, _, **change):
-    content['categories'].append(dict(id=9, name='cone') | change)
-    content['annotations'][3]['category_id'] = 9
-
-
-def name_twice(content, _):
-    add_category(content, _, name='box')
-
-
-def repeat(part):
-    def damage(train, val):
-        train[part][1]['id'] = train[part][0]['id']
-
-    return damage
-
-
-# Fault, settings of the config, level, words of the verdict, and what mmdet
-# and pycocotools do: the error while the data sets are built, while they are
-# loaded and evaluated ('later ...'), or None: nothing.
-FAULTS = {
-    # fields
-    'no area': (
-        without('annotations', 'area'),
-        {},
-        'broken',
-        'train.json: 1 of annotations have no area: id 103.',
-        KeyError,
-    ),
-    'no box': (
-        without('annotations', 'bbox'),
-        {},
-        'broken',
-        'have no bbox: id 103.',
-        KeyError,
-    ),
-    'no id': (
-        without('annotations', 'id'),
-        {},
-        'broken',
-        'have no id: entry 3.',
-        KeyError,
-    ),
-    'no width': (
-        without('images', 'width'),
-        {},
-        'broken',
-        '1 of images have no width: id 3.',
-        KeyError,
-    ),
-    'no file name': (
-        without('images', 'file_name'),
-        {},
-        'broken',
-        'have no file_name: id 3.',
-        KeyError,
-    ),
-    'three numbers': (
-        of('annotations', bbox=[1, 2, 3]),
-        {},
-        'broken',
-        'have a bbox that is not four finite numbers [x, y, width, height]: '
-        'id 103; the first is [1, 2, 3].',
-        ValueError,
-    ),
-    'box of null': (
-        of('annotations', bbox=None),
-        {},
-        'broken',
-        'id 103; the first is None.',
-        TypeError,
-    ),
-    'box of texts': (
-        of('annotations', bbox=['1', '2', '3', '4']),
-        {},
-        'broken',
-        'id 103; the first is',
-        TypeError,
-    ),
-    'box with NaN': (
-        of('annotations', bbox=[1, float('nan'), 3, 4]),
-        {},
-        'broken',
-        'id 103; the first is [1, nan, 3, 4].',
-        None,
-    ),
-    'width as text': (
-        of('images', width='48'),
-        {},
-        'broken',
-        '1 of images have a width that is not a finite number: id 3; the '
-        "first is '48'.",
-        TypeError,
-    ),
-    'crowd as text': (
-        of('annotations', iscrowd='0'),
-        {},
-        'broken',
-        "have a iscrowd that is not 0 or 1: id 103; the first is '0'.",
-        None,
-    ),
-    'no categories': (
-        lambda train, val: train.pop('categories'),
-        {},
-        'broken',
-        "train.json has no list 'categories'.",
-        KeyError,
-    ),
-    'annotations of null': (
-        set_part('annotations', None),
-        {},
-        'broken',
-        "train.json has no list 'annotations'.",
-        TypeError,
-    ),
-    'images by id': (
-        set_part('images', {'1': {}}),
-        {},
-        'broken',
-        "train.json has no list 'images'.",
-        TypeError,
-    ),
-    # ids
-    'image id twice': (
-        repeat('images'),
-        {},
-        'misleading',
-        'train.json: 1 id(s) of images occur more than once: 0.',
-        None,
-    ),
-    'annotation id twice': (
-        repeat('annotations'),
-        {},
-        'broken',
-        'train.json: 1 id(s) of annotations occur more than once: 100.',
-        AssertionError,
-    ),
-    'category id twice': (
-        repeat('categories'),
-        {},
-        'misleading',
-        '1 id(s) of categories occur more than once: 3.',
-        None,
-    ),
-    'unknown image': (
-        of('annotations', image_id=99),
-        {},
-        'misleading',
-        '1 annotation(s) belong to an image that the file has not: id 103 '
-        '(image 99).',
-        None,
-    ),
-    'image id as text': (
-        of('annotations', image_id='1'),
-        {},
-        'misleading',
-        'belong to an image that the file has not: id 103 (image 1).',
-        None,
-    ),
-    'unknown category': (
-        of('annotations', category_id=99),
-        {},
-        'misleading',
-        'have a category_id that the file does not name: id 103 (image 1, '
-        '1.jpg).',
-        None,
-    ),
-    'width of zero': (
-        of('images', width=0),
-        {},
-        'misleading',
-        'have a width or height that is not positive: id 3 (3.jpg).',
-        None,
-    ),
-    # categories
-    'order of both files': (
-        lambda train, val: (reverse(train, val), reverse(val, train)),
-        {},
-        'misleading',
-        "label 0 is 'disc' in the file and 'box' in the config",
-        None,
-    ),
-    'order of train': (
-        reverse,
-        {},
-        'misleading',
-        "label 0 is 'disc' in the file and 'box' in the config",
-        None,
-    ),
-    'order of val': (
-        in_val(reverse),
-        {},
-        'misleading',
-        'val.json: its categories are not those of',
-        None,
-    ),
-    'order and classes of val': (
-        in_val(reverse),
-        dict(val_dataloader__dataset__metainfo__classes=('disc', 'box')),
-        'misleading',
-        "label 0 is 'disc' there and 'box' in",
-        None,
-    ),
-    'class that train lacks': (
-        drop_category,
-        {},
-        'misleading',
-        "train.json has no category 'box'; it has 'disc'.",
-        None,
-    ),
-    'class that val lacks': (
-        in_val(drop_category),
-        {},
-        'misleading',
-        "val.json has no category 'box'; it has 'disc'.",
-        'later',
-    ),
-    'one name twice': (
-        name_twice,
-        {},
-        'misleading',
-        '2 categories share a name: box (ids 3, 9).',
-        None,
-    ),
-    'category of no class': (
-        add_category,
-        {},
-        'misleading',
-        "1 annotation(s) are of the category 'cone', which the config has "
-        'not: id 103 (image 1, 1.jpg).',
-        None,
-    ),
-    'category of no class in val': (
-        in_val(add_category),
-        {},
-        'notable',
-        "are of the category 'cone', which the config has not: id 203",
-        None,
-    ),
-    'classes as a text': (
-        lambda train, val: train['categories'][1].update(name='bo'),
-        dict(train_dataloader__dataset__metainfo__classes='box'),
-        'misleading',
-        "metainfo.classes is the text 'box', within which mmdet looks for "
-        "each category's name: it finds ['box', 'bo'].",
-        None,
-    ),
-    'no image folder': (
-        lambda train, val: None,
-        dict(
-            train_dataloader__dataset__data_prefix=dict(
-                _delete_=True, img_path=''
-            )
-        ),
-        'broken',
-        'train.json: data_prefix of CocoDataset has no img.',
-        KeyError,
-    ),
-    # boxes
-    'every box in corners of one': (
-        everywhere('annotations', bbox=[0.1, 0.1, 0.5, 0.5]),
-        {},
-        'broken',
-        'train.json: not one of its 16 annotations is left: 16 without area',
-        None,
-    ),
-    'every object a crowd': (
-        everywhere('annotations', iscrowd=1),
-        {},
-        'broken',
-        'not one of its 16 annotations is left:',
-        None,
-    ),
-    'every object ignored': (
-        everywhere('annotations', ignore=1),
-        {},
-        'broken',
-        'is left: 0 without area, 0 outside their image, 0 of other '
-        'categories, 0 of no image, 16 with ignore, 0 crowds.',
-        None,
-    ),
-    'box outside': (
-        of('annotations', bbox=[WIDTH, 4, 5, 5]),
-        {},
-        'misleading',
-        '1 annotation(s) have a box that lies outside the image: id 103 '
-        '(image 1, 1.jpg).',
-        None,
-    ),
-    'box above': (
-        of('annotations', bbox=[4, -9, 5, 9]),
-        {},
-        'misleading',
-        'lies outside the image: id 103',
-        None,
-    ),
-    'box over the edge': (
-        of('annotations', bbox=[4, HEIGHT - 5, 5, 9]),
-        {},
-        'notable',
-        'have a box that reaches over the edge of the image: id 103',
-        None,
-    ),
-    'box over the edge by rounding': (
-        of('annotations', bbox=[4, HEIGHT - 5, 5, 6]),
-        {},
-        None,
-        '',
-        None,
-    ),
-    'flat box': (
-        of('annotations', bbox=[4, 4, 0, 5]),
-        {},
-        'notable',
-        'have a box without area (width, height or area below 1 pixel): id '
-        '103',
-        None,
-    ),
-    'no area to speak of': (
-        of('annotations', area=0),
-        {},
-        'notable',
-        'have a box without area',
-        None,
-    ),
-    'ignored': (
-        of('annotations', ignore=1, bbox=[WIDTH, 4, 5, 5]),
-        {},
-        None,
-        '',
-        None,
-    ),
-    # nothing left
-    'no images': (
-        set_part('images', []),
-        {},
-        'broken',
-        'train.json has no images.',
-        ValueError,
-    ),
-    'no annotations': (
-        set_part('annotations', []),
-        dict(train_dataloader__dataset__filter_cfg=None),
-        'broken',
-        'train.json has no annotations.',
-        None,
-    ),
-    'no image is large enough': (
-        lambda train, val: None,
-        dict(train_dataloader__dataset__filter_cfg__min_size=33),
-        'broken',
-        'train.json: not one of its 8 images is left by filter_cfg=',
-        ValueError,
-    ),
-    'no image is chosen': (
-        lambda train, val: None,
-        dict(train_dataloader__dataset__indices=0),
-        'broken',
-        'not one of its 8 images is left by',
-        ValueError,
-    ),
-    'an image too many is chosen': (
-        lambda train, val: None,
-        dict(train_dataloader__dataset__indices=[8]),
-        'broken',
-        'train.json: indices=[8] is neither a number nor a list',
-        IndexError,
-    ),
-    'no annotations in val': (
-        in_val(set_part('annotations', [])),
-        {},
-        'misleading',
-        'val.json has no annotations.',
-        None,
-    ),
-    # masks
-    'no mask': (
-        without('annotations', 'segmentation'),
-        dict(with_mask=True),
-        'broken',
-        '1 annotation(s) have no segmentation, and the pipeline loads masks: '
-        'id 103',
-        'later',
-    ),
-    'no mask where none is loaded': (
-        without('annotations', 'segmentation'),
-        {},
-        None,
-        '',
-        None,
-    ),
-    'empty mask': (
-        of('annotations', segmentation=[]),
-        dict(with_mask=True),
-        'broken',
-        'have no segmentation, and the pipeline loads masks: id 103',
-        'later',
-    ),
-    'flat list of numbers': (
-        of('annotations', segmentation=[1, 2, 3, 4, 5, 6]),
-        dict(with_mask=True),
-        'broken',
-        'have a segmentation that is neither a list of polygons',
-        'later',
-    ),
-    'points of a polygon': (
-        of('annotations', segmentation=[[[1, 2], [3, 4], [5, 6]] * 2]),
-        dict(with_mask=True),
-        'broken',
-        'have a segmentation that is neither a list of polygons',
-        'later',
-    ),
-    'two points': (
-        of('annotations', segmentation=[[1, 2, 3, 4]]),
-        dict(with_mask=True),
-        'notable',
-        'have no polygon of three points: id 103',
-        None,
-    ),
-    'RLE': (
-        of(
-            'annotations',
-            segmentation=dict(size=[HEIGHT, WIDTH], counts=[1500, 36]),
-        ),
-        dict(with_mask=True),
-        None,
-        '',
-        None,
-    ),
-    'RLE of another image': (
-        of(
-            'annotations',
-            segmentation=dict(size=[WIDTH, HEIGHT], counts=[1500, 36]),
-        ),
-        dict(with_mask=True),
-        'broken',
-        "have RLE whose size is not [height, width] of the image's entry: id "
-        '103',
-        'later',
-    ),
-    # evaluation
-    'no iscrowd in val': (
-        without('annotations', 'iscrowd', which=1),
-        {},
-        'broken',
-        'val.json: 1 annotation(s) have no iscrowd, which the evaluation '
-        'asks for: id 203 (image 51, 51.jpg).',
-        'later',
-    ),
-    'no iscrowd in train': (
-        without('annotations', 'iscrowd'),
-        {},
-        None,
-        '',
-        None,
-    ),
-    'annotation ids as texts': (
-        in_val(of('annotations', id='a')),
-        {},
-        'broken',
-        'have an id that is no number, which the evaluation asks for: id a',
-        'later',
-    ),
-    'annotation id 0': (
-        in_val(of('annotations', id=0)),
-        {},
-        'notable',
-        'have the id 0, by which pycocotools says that nothing matched',
-        None,
-    ),
-    'no mask in val': (
-        in_val(without('annotations', 'segmentation')),
-        dict(
-            with_mask=True,
-            val_dataloader__dataset__pipeline=[dict(type='LoadAnnotations')],
-        ),
-        'broken',
-        'have no segmentation that can be evaluated: id 203',
-        'later',
-    ),
-    'evaluation by another file': (
-        lambda train, val: None,
-        dict(val_evaluator__ann_file='train.json'),
-        'broken',
-        'train.json, by which CocoMetric evaluates, lacks 4 image(s) of its '
-        'data set (',
-        'later',
-    ),
-    'evaluation of images that are not shown': (
-        lambda train, val: None,
-        dict(val_dataloader__dataset__indices=3),
-        'misleading',
-        'val.json, by which CocoMetric evaluates, has 1 image(s) that its '
-        'data set (',
-        None,
-    ),
-    'evaluation by a file that is not there': (
-        lambda train, val: None,
-        dict(val_evaluator__ann_file='gone.json'),
-        'broken',
-        'there is no annotation file',
-        'later',
-    ),
-}
-
-
-def prepared(files, fault):
+def prepared(files, name):
+    """Write the damaged files; return their config."""
     root, train, val = files
-    damage, settings, *_ = FAULTS[fault]
-    damage(train, val)
+    damage, settings = PLANTS[name].damage, dict(PLANTS[name].settings)
+    if not isinstance(damage, Files):
+        damage = Files(damage)
+    damage.train(train)
+    damage.val(val)
     write(root, train, val)
-    settings = dict(settings)
     if 'val_evaluator__ann_file' in settings:
         path = root / settings['val_evaluator__ann_file']
         settings['val_evaluator__ann_file'] = str(path)
-    return config_of(root, **settings)
+    dataset = re.compile('^(train|val)__')
+    return config_of(
+        root,
+        **{
+            dataset.sub(r'\1_dataloader__dataset__', key): value
+            for key, value in settings.items()
+        },
+    )
 
 
-@pytest.mark.parametrize('fault', FAULTS)
-def test_doctor_and_training_agree(files, fault):
-    cfg = prepared(files, fault)
-    _, _, level, words, _ = FAULTS[fault]
+@pytest.mark.parametrize('name', PLANTS)
+def test_doctor_and_training_agree(files, name):
+    cfg = prepared(files, name)
+    level, words = PLANTS[name].level, PLANTS[name].words
     judgement = judge(cfg)
     said = [v for v in judgement.verdicts if v.level not in ('sound', level)]
     assert [v for v in said if level in (None, 'notable')] == []
@@ -696,11 +408,11 @@ def load(dataset) -> None:
                 step(info)
 
 
-@pytest.mark.parametrize('fault', FAULTS)
-def test_what_mmdet_does_itself(files, fault):
+@pytest.mark.parametrize('name', PLANTS)
+def test_what_mmdet_does_itself(files, name):
     """And what DataCheckHook says of what mmdet has built."""
-    cfg = prepared(files, fault)
-    *_, error = FAULTS[fault]
+    cfg = prepared(files, name)
+    error = PLANTS[name].error
     if isinstance(error, type):
         with pytest.raises(error):
             build(cfg)

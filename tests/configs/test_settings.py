@@ -23,10 +23,21 @@ def test_no_config_is_left_out():
     assert {path.stem for path in CONFIGS.glob('*.py')} == TABLE.keys()
 
 
+def bn_sizes(node):
+    """Every bn_size of a model's norm layers."""
+    if isinstance(node, list | tuple):
+        return {size for item in node for size in bn_sizes(item)}
+    if not isinstance(node, dict):
+        return set()
+    own = {node.get('bn_size')} if node.get('type') == 'MegDetSyncBN' else ()
+    return {size for item in node.values() for size in bn_sizes(item)} | {*own}
+
+
 @every_config
 def test_settings(name):
     cfg, expected = load(name), TABLE[name]
     assert cfg.model.type == expected.detector
+    assert bn_sizes(cfg.model) == {expected.bn_size}
     assert cfg.train_dataloader.batch_size == expected.images
     total = cfg.default_hooks.total_batch
     assert total == dict(
@@ -40,6 +51,7 @@ def test_settings(name):
         max_norm=expected.clip, norm_type=2
     )
     assert cfg.default_hooks.sync_bn_group == dict(type='SyncBNGroupHook')
+    assert 'accumulative_counts' not in cfg.optim_wrapper
     # A child config that sets custom_hooks would lose what stood there.
     assert 'custom_hooks' not in cfg
 

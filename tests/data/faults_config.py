@@ -27,4 +27,4 @@ default_hooks = dict(
     diary=dict(type='DiaryHook'),
     fault=dict(type='FaultHook'),
 )
-env_cfg = dict(dist_cfg=dict(timeout=12))
+env_cfg = dict(dist_cfg=dict(timeout=120))

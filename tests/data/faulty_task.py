@@ -83,12 +83,15 @@ class DiaryHook(Hook):
 
     Args:
         pause (float): Seconds that a micro-step takes longer. Defaults to 0.
+        hold (int, optional): The update, from 0, in whose first micro-step it
+            waits for the file ``go`` in the work folder. Defaults to None.
     """
 
     priority = 'VERY_LOW'
 
-    def __init__(self, pause: float = 0) -> None:
+    def __init__(self, pause: float = 0, hold: int | None = None) -> None:
         self.pause = pause
+        self.hold = hold
 
     def before_train_iter(self, runner, batch_idx, data_batch=None):
         self.batch_idx = batch_idx
@@ -100,6 +103,9 @@ class DiaryHook(Hook):
         with path.open('a') as diary:
             diary.write(f'{runner.iter} {self.batch_idx}: {images}\n')
         time.sleep(self.pause)
+        go = Path(runner.work_dir, 'go')
+        while runner.iter == self.hold and not go.exists():
+            time.sleep(0.05)
 
     def after_train_iter(self, runner, *args, **kwargs):
         model = getattr(runner.model, 'module', runner.model)

@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import json
-import time
 from pathlib import Path
 
 import cv2
@@ -12,7 +11,7 @@ import numpy as np
 import torch
 from mmengine.dist import get_rank
 from mmengine.model import BaseModel
-from mmengine.registry import MODELS, TRANSFORMS
+from mmengine.registry import MODELS
 from torch import nn
 
 from mmdet_megdet.sync_bn import MegDetSyncBN
@@ -57,31 +56,6 @@ def write_images(folder: Path) -> dict:
     return content
 
 
-def note_time(path: str) -> None:
-    """Write the time of a fault, once."""
-    if path and not Path(path).exists():
-        Path(path).write_text(repr(time.time()))
-
-
-@TRANSFORMS.register_module()
-class NoteStart:
-    """Notes when the loading of an image begins.
-
-    Args:
-        file (str): Name of the image.
-        note (str): File for the time.
-    """
-
-    def __init__(self, file: str, note: str) -> None:
-        self.file = file
-        self.note = note
-
-    def __call__(self, results: dict) -> dict:
-        if self.file and results['img_path'].endswith(self.file):
-            note_time(self.note)
-        return results
-
-
 @MODELS.register_module()
 class TinyDetector(BaseModel):
     """Convolution, MegDetSyncBN, linear head; guesses an image's box.
@@ -94,7 +68,6 @@ class TinyDetector(BaseModel):
         fault_rank (int): The rank that has it. Defaults to 0.
         fault_iterations (tuple[int]): Training iterations, from 0, that have
             it. Defaults to (0,).
-        note (str): File for the time of the first one. Defaults to '': none.
     """
 
     def __init__(
@@ -103,7 +76,6 @@ class TinyDetector(BaseModel):
         fault: str | None = None,
         fault_rank: int = 0,
         fault_iterations: tuple[int, ...] = (0,),
-        note: str = '',
         data_preprocessor: dict | None = None,
     ) -> None:
         super().__init__(data_preprocessor)
@@ -113,7 +85,6 @@ class TinyDetector(BaseModel):
         self.fault = fault
         self.fault_rank = fault_rank
         self.fault_iterations = fault_iterations
-        self.note = note
         self.iterations = 0
 
     def forward(
@@ -126,7 +97,6 @@ class TinyDetector(BaseModel):
             and get_rank() == self.fault_rank
         ):
             fault = self.fault
-            note_time(self.note)
         self.iterations += 1
         if fault == 'memory':
             raise torch.OutOfMemoryError(

@@ -26,7 +26,6 @@ train_dataloader = dict(
         data_prefix=dict(img='images/'),
         metainfo=dict(classes=('box', 'disc')),
         pipeline=[
-            dict(type='NoteStart', file='', note=''),
             dict(type='mmdet.LoadImageFromFile'),
             dict(type='mmdet.LoadAnnotations', with_bbox=True),
             dict(type='mmdet.PackDetInputs'),

@@ -26,7 +26,6 @@ from tests.tools.command import (
 )
 
 CONFIG = ROOT / 'tests' / 'data' / 'faults_config.py'
-TIMEOUT = 12  # seconds, of the config's collectives
 
 
 @dataclass
@@ -36,7 +35,8 @@ class Outcome:
     Attributes:
         statuses (list[int]): Of what was started: the ranks, or torchrun.
         logs (list[str]): What each of them printed.
-        seconds (float): From the fault to the end of the last process.
+        seconds (float): To the end of the last process, from the fault if
+            FaultHook made it, or else from the start.
     """
 
     statuses: list[int]
@@ -65,6 +65,7 @@ class Run:
         **settings: object,
     ) -> None:
         self.work_dir = work_dir
+        self.began = time.time()
         work_dir.mkdir(exist_ok=True)
         arguments = ['--work-dir', str(work_dir), *options]
         if settings:
@@ -107,11 +108,9 @@ class Run:
                 start_new_session=True,
             )
 
-    def wait_for(
-        self, text: str, name: str, seconds: float = PATIENCE
-    ) -> None:
+    def wait_for(self, text: str, name: str) -> None:
         """Until a file of the work folder holds a text."""
-        path, end = self.work_dir / name, time.monotonic() + seconds
+        path, end = self.work_dir / name, time.monotonic() + PATIENCE
         while not (path.exists() and text in path.read_text()):
             assert time.monotonic() < end, self.logs()
             time.sleep(0.05)
@@ -130,20 +129,9 @@ class Run:
             path.read_text() for path in sorted(self.work_dir.glob('*.out'))
         ]
 
-    def finish(
-        self, since: float | None = None, seconds: float = PATIENCE
-    ) -> Outcome:
-        """Wait until all processes have ended, workers included.
-
-        Args:
-            since (float, optional): Time of the fault. Defaults to None: as
-                FaultHook noted it.
-            seconds (float): After which it is too long; all are killed then.
-
-        Returns:
-            Outcome: How they ended.
-        """
-        end = time.monotonic() + seconds
+    def finish(self) -> Outcome:
+        """Wait until all processes have ended, workers included."""
+        end = time.monotonic() + PATIENCE
         known: dict[int, psutil.Process] = {}
         try:
             while True:
@@ -159,10 +147,8 @@ class Run:
                 with contextlib.suppress(psutil.NoSuchProcess):
                     process.kill()
         note = self.work_dir / 'struck'
-        if since is None and note.exists():
-            since = float(note.read_text())
-        took = time.time() - since if since is not None else float('nan')
-        return Outcome(polled, self.logs(), took)
+        since = float(note.read_text()) if note.exists() else self.began
+        return Outcome(polled, self.logs(), time.time() - since)
 
 
 def resume(work_dir: Path) -> str:

@@ -27,7 +27,12 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
-from mmdet_megdet.sync_bn import MegDetSyncBN, kernels, resolve_bn_groups
+from mmdet_megdet.sync_bn import (
+    MegDetSyncBN,
+    bn_group,
+    kernels,
+    resolve_bn_groups,
+)
 
 U = 2.0**-24
 SUM = 28 * U
@@ -176,7 +181,7 @@ def _compared(layer, plain, x, y, x_all, y_all, dy_all, own, ranks):
     if layer.affine:
         for name, summand in (('weight', dy_all * x_hat), ('bias', dy_all)):
             grad = getattr(layer, name).grad.clone()
-            group = layer._group(x.device)
+            group = bn_group(layer.ranks_per_group, x.device)
             if group is not None:
                 dist.all_reduce(grad, group=group)
             # Each rank rounds its share to float32; the scale carries r / 2.

@@ -13,6 +13,7 @@ from mmengine.hooks import EMAHook
 from mmengine.runner import Runner
 from torch import nn
 
+from mmdet_megdet.errors import ConfigError
 from mmdet_megdet.runtime import MegDetDistributedDataParallel
 from mmdet_megdet.sync_bn import (
     MegDetSyncBN,
@@ -143,7 +144,7 @@ def convert_with_groups(rank, world_size, bn_size):
     )
     try:
         convert_batch_norm(model, bn_size)
-    except ValueError as error:
+    except ConfigError as error:
         assert type(model[0]) is nn.BatchNorm2d
         return str(error)
     pickled = copy.deepcopy(model)  # a group kept somewhere would not let it

@@ -119,7 +119,10 @@ def test_moments_in_every_grouping(world_size):
 
 
 def train(rank, world_size, folder, images, total):
-    """Train by the Runner; return the measurements, or what it refuses."""
+    """Train by the Runner, parts at rates of their own.
+
+    Returns measurements, factors and weights, or what the Runner refuses.
+    """
     os.environ['LOCAL_RANK'] = str(rank)
     cfg = noise_config(
         Path(folder),
@@ -127,25 +130,39 @@ def train(rank, world_size, folder, images, total):
         train_dataloader__batch_size=images,
         train_dataloader__dataset__missing=False,
         default_hooks__total_batch__total_batch_size=total,
+        default_hooks__module_variance=dict(
+            type='ModuleVarianceHook', begin=2, anchor='second'
+        ),
     )
     try:
-        runner, _ = train_on_points(cfg)
+        runner, recorder = train_on_points(cfg)
     except ConfigError as error:
         return str(error)
     checkpoint = dict(meta=dict(epoch=1, iter=12))
     runner.call_hook('before_save_checkpoint', checkpoint=checkpoint)
-    return checkpoint['gradient_noise']['measurements']
+    return (
+        checkpoint['gradient_noise']['measurements'],
+        checkpoint['module_variance']['factors'],
+        recorder.last.tolist(),
+    )
 
 
 def test_other_hardware_measures_the_same(tmp_path):
     """Two micro-steps of a BN group of 4 images, on one rank and on two."""
-    alone = train(0, 1, str(tmp_path / 'alone'), 4, 8)
-    together = run_ranks(train, 2, str(tmp_path / 'together'), 2, 8)
-    assert together[0] == together[1]
-    assert len(alone) == len(together[0]) == 12
-    for one, two in zip(alone, together[0], strict=True):
+    alone, *rest = train(0, 1, str(tmp_path / 'alone'), 4, 8)
+    (together, *others), second = run_ranks(
+        train, 2, str(tmp_path / 'together'), 2, 8
+    )
+    assert (together, *others) == second
+    assert len(alone) == len(together) == 12
+    for one, two in zip(alone, together, strict=True):
         for name in one:
             assert np.allclose(one[name], two[name], 1e-10, 1e-12)
+    # What AGVM makes of it.
+    (factors, weights), (other_factors, other_weights) = rest, others
+    assert factors == pytest.approx(other_factors, rel=1e-9)
+    assert abs(factors['first'] - 1) > 0.01
+    assert np.allclose(weights, other_weights, 1e-9, 1e-12)
     record = read_records(tmp_path / 'together')[0]
     assert (record['groups'], record['micro_steps']) == (1, 2)
     assert record['part_images'] == 4

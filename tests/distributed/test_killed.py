@@ -1,16 +1,14 @@
 # Copyright (c) mmdet_megdet contributors. All rights reserved.
-"""Ranks that are killed or stopped in the middle of an iteration."""
+"""Ranks that are killed, stopped or fail in the middle of an iteration."""
 
 from __future__ import annotations
 
 import signal
-import time
 
 import pytest
 
 from mmdet_megdet.faults import latest_checkpoint
 from tests.distributed.faults import (
-    TIMEOUT,
     Run,
     assert_same_end,
     record,
@@ -19,9 +17,12 @@ from tests.distributed.faults import (
 )
 from tests.tools.command import PATIENCE
 
+TIMEOUT = 12  # seconds, of collectives; the others know of it at a fifth
 # In the second epoch: update 2 of 4.
 FAULT = dict(
-    default_hooks__fault__place='backward', default_hooks__fault__iteration=5
+    env_cfg__dist_cfg__timeout=TIMEOUT,
+    default_hooks__fault__place='backward',
+    default_hooks__fault__iteration=5,
 )
 STEP = 'epoch 2, update 2 of 4, micro-step 1 of 2'
 PLACE = f'{STEP} (backward)'  # perhaps too late for a killed rank to tell
@@ -62,7 +63,7 @@ def test_the_rank_that_holds_the_store_killed(tmp_path):
 
 @pytest.mark.slow
 def test_a_stopped_rank(tmp_path, undisturbed):
-    """The others end by the timeout; half of it before they say why."""
+    """The others say why at half of the timeout, and end by it."""
     training = Run(
         tmp_path,
         **FAULT,
@@ -70,12 +71,9 @@ def test_a_stopped_rank(tmp_path, undisturbed):
         default_hooks__fault__signal='SIGSTOP',
     )
     training.processes[0].wait(PATIENCE)
-    waited = time.time() - float((tmp_path / 'struck').read_text())
-    assert waited > TIMEOUT - 1
     # What srun and torchrun do when a rank has failed.
     send(training.descendants(), signal.SIGKILL)
     outcome = training.finish()
-    outcome.seconds = waited
     record('SIGSTOP rank 1 in backward', outcome)
     assert outcome.statuses == [69, -signal.SIGKILL]
     log = outcome.logs[0]

@@ -80,7 +80,7 @@ def one_late(rank, world_size):
 
 def test_the_late_rank_waits_least():
     late, waiting = run_ranks(one_late, 2)
-    assert waiting > 0.4 > late
+    assert waiting > late
 
 
 def recomputed(rank, world_size):

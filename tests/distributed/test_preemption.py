@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import signal
-import time
 
 import pytest
 import torch
@@ -67,16 +66,17 @@ def test_sigterm_to_torchrun_and_to_data_workers(tmp_path):
     training = Run(
         tmp_path,
         torchrun=True,
-        default_hooks__diary__pause=0.5,
+        default_hooks__diary__hold=4,
         model__norm_cfg__bn_size=4,
     )
-    training.wait_for('4 0:', 'diary_0.txt')
+    for rank in range(2):
+        training.wait_for('4 0:', f'diary_{rank}.txt')
     processes = training.descendants()
     # torchrun, two ranks and a worker of each.
     assert len(processes) >= 5
-    started = time.time()
     send(processes[::-1], signal.SIGTERM)
-    outcome = training.finish(started)
+    (tmp_path / 'go').touch()
+    outcome = training.finish()
     record('SIGTERM to all processes, torchrun', outcome)
     (log,) = outcome.logs
     assert 'All ranks stop after iteration 5 with' in log

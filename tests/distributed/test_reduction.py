@@ -8,7 +8,7 @@ import pytest
 import torch
 import torch.distributed as dist
 
-from mmdet_megdet.sync_bn import reduction
+from mmdet_megdet.sync_bn import function
 from tests.distributed.ranks import run_ranks
 
 LATE = 0.3
@@ -21,7 +21,7 @@ def sums_of_a_late_rank(rank, world_size, pause):
     dist.barrier()
     if rank == 1:
         time.sleep(LATE)
-    wait = reduction.start_all_reduce(sums, dist.group.WORLD, timers)
+    wait = function.start_all_reduce(sums, dist.group.WORLD, timers)
     time.sleep(pause)
     wait()
     (timer,) = timers
@@ -42,7 +42,7 @@ def fails(rank, world_size):
     if rank == 1:
         return None
     try:
-        reduction.all_reduce(torch.zeros(2), group, None)
+        function.all_reduce(torch.zeros(2), group, None)
     except RuntimeError as error:
         return str(error)
     return 'no error'

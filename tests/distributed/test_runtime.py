@@ -123,7 +123,7 @@ def test_ranks_that_see_different_work_folders():
     assert run_ranks(start, 2, ['a.pth', 'a.pth']) == ['same'] * 2
     assert run_ranks(start, 2, [None, None]) == ['same'] * 2
     for message in run_ranks(start, 2, ['a.pth', None]):
-        assert 'rank 0: a.pth; rank 1: None' in message
+        assert 'is a.pth on rank 0 and none on rank 1' in message
 
 
 # Rank 0 fails while its own collective is under way.
@@ -132,7 +132,7 @@ import signal
 import torch
 import torch.distributed as dist
 from mmdet_megdet.cli import run_tool
-from mmdet_megdet.runtime.launch import init_distributed
+from mmdet_megdet.runtime import init_distributed
 
 def main():
     init_distributed('pytorch', dict(timeout=3000))

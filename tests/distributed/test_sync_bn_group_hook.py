@@ -13,6 +13,7 @@ from mmengine.hooks import CheckpointHook, Hook
 from mmengine.registry import HOOKS
 from mmengine.runner import Runner
 
+from mmdet_megdet.errors import ConfigError
 from mmdet_megdet.hooks import SyncBNGroupHook
 from mmdet_megdet.runtime import adapt_config
 from tests.distributed.ranks import run_ranks
@@ -62,7 +63,7 @@ def train(rank, world_size, work_dir, options):
     runner = Runner.from_cfg(adapt_config(cfg))
     try:
         runner.train()
-    except ValueError as error:
+    except ConfigError as error:
         return str(error)
     seen = [h.seen for h in runner.hooks if isinstance(h, BufferRecorder)]
     return dict(
@@ -126,33 +127,39 @@ def test_the_hook_overrides_the_layers(tmp_path, hook_size, bn_size, ranks):
         assert result['ranks'] == ranks
 
 
-def test_an_indivisible_size_stops_every_rank(tmp_path):
-    options = {'model.norm_cfg.bn_size': 6}
-    for message in run_ranks(train, 2, str(tmp_path), options):
-        assert 'bn_size=6 cannot be had from 2 rank(s) with 2' in message
-        assert 'nearest BN sizes are 4;' in message
+def train_with_options_by_rank(rank, world_size, work_dir, name, values):
+    return train(rank, world_size, work_dir, {name: values[rank]})
 
 
-def train_with_other_images(rank, world_size, work_dir):
-    # Two batches of the 16 images on each of them.
-    images = [9, 15][rank]
-    options = {'train_dataloader.batch_size': images}
-    return train(rank, world_size, work_dir, options)
-
-
-def test_ranks_that_see_different_numbers_of_images(tmp_path):
-    for message in run_ranks(train_with_other_images, 2, str(tmp_path)):
-        assert 'rank 1 sees 15 images at once and rank 0 sees 9' in message
-
-
-def train_with_other_sizes(rank, world_size, work_dir):
-    size = [2, None][rank]
-    return train(rank, world_size, work_dir, {'model.norm_cfg.bn_size': size})
-
-
-def test_ranks_that_ask_for_different_sizes(tmp_path):
-    for message in run_ranks(train_with_other_sizes, 2, str(tmp_path)):
-        assert 'rank 1 ask for BN sizes [None] and those of rank 0' in message
+@pytest.mark.parametrize(
+    ('name', 'values', 'said'),
+    [
+        (
+            'model.norm_cfg.bn_size',
+            [6, 6],
+            [
+                'bn_size=6 cannot be had from 2 rank(s) with 2 image(s)',
+                'nearest BN sizes are 4;',
+            ],
+        ),
+        (
+            'model.norm_cfg.bn_size',
+            [2, None],
+            ['bn_size of the layers is [2] on rank 0 and [None] on rank 1'],
+        ),
+        # Two batches of the 16 images on each of them.
+        (
+            'train_dataloader.batch_size',
+            [9, 15],
+            ['images per GPU is 9 on rank 0 and 15 on rank 1'],
+        ),
+    ],
+)
+def test_what_cannot_be_stops_every_rank(tmp_path, name, values, said):
+    for message in run_ranks(
+        train_with_options_by_rank, 2, str(tmp_path), name, values
+    ):
+        assert all(text in message for text in said), message
 
 
 def sync_bn_in_config(rank, world_size, work_dir):
@@ -169,7 +176,7 @@ def sync_bn_in_config(rank, world_size, work_dir):
     runner.cfg.sync_bn = 'torch'
     try:
         runner.train()
-    except ValueError as error:
+    except ConfigError as error:
         return str(error)
 
 
@@ -179,21 +186,16 @@ def test_sync_bn_in_the_config_is_refused(tmp_path):
         assert 'Remove it' in message
 
 
-def test_beside_sync_buffers_hook(tmp_path):
-    """Alone it would average variances, after which nothing is to pool."""
-    options = {
-        'model.norm_cfg.bn_size': 2,
-        'more_hooks': [dict(type='SyncBuffersHook')],
-    }
-    results = run_ranks(train, 2, str(tmp_path), options)
-    assert_pooled_at_each_epoch(results)
+def test_beside_hooks_that_write_buffers(tmp_path):
+    """An EMA copy is pooled too; SyncBuffersHook comes later.
 
-
-def test_ema_copy_is_pooled_too(tmp_path):
+    Alone that one would average variances, after which nothing is to pool.
+    """
     options = {
         'model.norm_cfg.bn_size': 2,
         'more_hooks': [
-            dict(type='EMAHook', momentum=0.5, update_buffers=True)
+            dict(type='SyncBuffersHook'),
+            dict(type='EMAHook', momentum=0.5, update_buffers=True),
         ],
     }
     results = run_ranks(train, 2, str(tmp_path), options)

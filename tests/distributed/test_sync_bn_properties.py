@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 from mmdet_megdet.sync_bn import (
     MegDetSyncBN,
+    bn_group,
     kernels,
     pool_running_stats,
     resolve_bn_groups,
@@ -103,7 +104,9 @@ def layout_and_pooling(rank, world_size):
     resolve_bn_groups(layer, 4)
     layer(torch.full((4, 3, 2, 2), float(rank // 8)))
     alone = layer.running_mean.clone()
-    members = dist.get_process_group_ranks(layer._group(alone.device))
+    members = dist.get_process_group_ranks(
+        bn_group(layer.ranks_per_group, alone.device)
+    )
     pool_running_stats(layer)
     return members, alone, layer.running_mean, layer.running_var
 

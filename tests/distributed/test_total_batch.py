@@ -7,6 +7,7 @@ import os
 
 import pytest
 
+from mmdet_megdet.errors import ConfigError
 from tests.data.tiny_run import log_of, train_tiny, update_config
 from tests.distributed.ranks import run_ranks
 
@@ -25,7 +26,7 @@ def train(rank, world_size, work_dir, images, settings, first_images=None):
     )
     try:
         runner, updates = train_tiny(cfg)
-    except ValueError as error:
+    except ConfigError as error:
         return str(error)
     return dict(
         iterations=updates.iterations, rates=updates.rates, last=runner.iter

@@ -78,8 +78,8 @@ ELSEWHERE = {
     r'(PYTHONPATH=\S+ )?mim (train|test|search) mmdet_megdet .*': (
         f'{PACKAGING}::test_mim'
     ),
-    r'python -m mmdet_megdet\.datasets\.shapes [\w/]+': (
-        'datasets/test_shapes.py::test_module_runs_without_warnings'
+    r'python -m mmdet_megdet\.demo_data [\w/]+': (
+        'test_demo_data.py::test_module_runs_without_warnings'
     ),
     r'(COCO_ROOT=\S+ )?tools/dist_train\.sh \S+256bs\.py 8( --resume)?': (
         'nightly/test_recipe.py::test_recipe_on_eight_ranks'
@@ -121,7 +121,7 @@ ELSEWHERE = {
         'docs/test_walkthrough.py::test_analyze_results_sorts_images'
     ),
     r'python tools/analysis/plot_log\.py \S+': (
-        'tools/test_plot_log.py::test_command_writes_a_image'
+        'tools/test_plot_log.py::test_command_writes_a_figure'
     ),
     r'python tools/analysis/plot_bn_stats\.py \S+': (
         'tools/test_plot_bn_stats.py::test_hook_writes_what_is_read'
@@ -147,9 +147,6 @@ ELSEWHERE = {
     ),
     r'python tools/benchmark/bench_monitor\.py --out \S+': (
         'tools/test_bench_monitor.py::test_bench_monitor'
-    ),
-    r'python tools/benchmark/soak\.py --minutes 10 --faults 20 --out \S+': (
-        'tools/test_soak.py::test_a_kill_leaves_no_difference'
     ),
     r'python tools/doctor\.py( \S+)*': (
         'tools/test_doctor.py::test_a_healthy_machine'

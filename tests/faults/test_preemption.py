@@ -1,18 +1,74 @@
 # Copyright (c) mmdet_megdet contributors. All rights reserved.
-"""SIGTERM to workers that a loop starts ahead of all hooks."""
+from __future__ import annotations
 
 import os
 import signal
+import subprocess
+import time
 
 import psutil
 import pytest
 from mmengine.hooks import Hook
 from mmengine.registry import HOOKS
 from mmengine.runner import Runner
+from torch.utils.data import DataLoader
 
-from mmdet_megdet.errors import Preempted
+from mmdet_megdet.errors import ConfigError, Preempted
+from mmdet_megdet.faults.preemption import TerminationSignal, shield_workers
 from mmdet_megdet.runtime import adapt_config
+from tests.data.faults_run import train
 from tests.data.tiny_run import tiny_config
+
+
+def test_the_signal_is_noted_and_given_back():
+    before = signal.getsignal(signal.SIGTERM)
+    # Whoever runs the tests may have one.
+    wakeup = signal.set_wakeup_fd(-1)
+    termination = TerminationSignal()
+    termination.install()
+    try:
+        # Another signal's number goes through the same pipe.
+        previous = signal.signal(signal.SIGUSR1, lambda *_: None)
+        os.kill(os.getpid(), signal.SIGUSR1)
+        signal.signal(signal.SIGUSR1, previous)
+        assert not termination.received()
+        os.kill(os.getpid(), signal.SIGTERM)
+        assert termination.received()
+        assert termination.received()
+    finally:
+        termination.restore()
+    assert signal.getsignal(signal.SIGTERM) is before
+    assert signal.set_wakeup_fd(wakeup) == -1
+
+
+class Pids:
+    """The process that loads, slowly."""
+
+    def __len__(self):
+        return 4
+
+    def __getitem__(self, _):
+        time.sleep(0.2)
+        return os.getpid()
+
+
+def began(worker_id):
+    assert worker_id == 0
+
+
+def test_workers_heed_their_own_process_alone():
+    loader = DataLoader(Pids(), num_workers=1, worker_init_fn=began)
+    shield_workers(loader)
+    batches = iter(loader)
+    worker = next(batches).item()
+    subprocess.run(['kill', '-TERM', str(worker)], check=True)
+    assert [batch.item() for batch in batches] == [worker] * 3
+
+    batches = iter(loader)
+    worker = psutil.Process(next(batches).item())
+    worker.terminate()
+    # DataLoader takes a status of 0 for an orderly end.
+    assert worker.wait(60) == 0
 
 
 @HOOKS.register_module(force=True)
@@ -40,6 +96,7 @@ class TerminateAll(Hook):
 
 @pytest.mark.parametrize('persistent', [True, False])
 def test_sigterm_under_an_iteration_based_loop(tmp_path, persistent):
+    """Which starts its workers ahead of all hooks."""
     cfg = tiny_config(
         tmp_path,
         4,
@@ -69,3 +126,29 @@ def test_sigterm_under_an_iteration_based_loop(tmp_path, persistent):
     assert (tmp_path / 'iter_3.pth').exists()
     (hook,) = [h for h in runner.hooks if isinstance(h, TerminateAll)]
     assert len(hook.workers) == 2
+
+
+def test_a_run_without_checkpoints_is_left_alone(tmp_path):
+    train(tmp_path, default_hooks__checkpoint=None)
+    assert not list(tmp_path.glob('*.pth'))
+
+
+@pytest.mark.parametrize(
+    ('settings', 'text'),
+    [
+        (
+            dict(default_hooks__checkpoint__type='CheckpointHook'),
+            r"checkpoint\.type='AtomicCheckpointHook'",
+        ),
+        (
+            dict(
+                train_cfg=dict(_delete_=True, by_epoch=True, max_epochs=1),
+                train_dataloader__batch_sampler=None,
+            ),
+            'EpochBasedTrainLoop cannot go on there',
+        ),
+    ],
+)
+def test_what_could_not_go_on_is_refused(tmp_path, settings, text):
+    with pytest.raises(ConfigError, match=text):
+        train(tmp_path, **settings)

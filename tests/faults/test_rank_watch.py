@@ -4,39 +4,35 @@ from __future__ import annotations
 import pytest
 import torch.distributed as dist
 
-from mmdet_megdet.faults import rank_watch
-from mmdet_megdet.faults.rank_watch import Beat, RankWatch, Sight
-
-
-@pytest.mark.parametrize(
-    ('ranks', 'text'),
-    [
-        ([3], 'rank 3'),
-        ([0, 1], 'ranks 0-1'),
-        ([0, 1, 2, 5, 7, 8], 'ranks 0-2, 5, 7-8'),
-    ],
-)
-def test_ranks_in_words(ranks, text):
-    assert rank_watch._ranks(ranks) == text
+from mmdet_megdet.faults import RankWatch, is_collective_error
+from mmdet_megdet.faults.rank_watch import Beat, Sight, describe
 
 
 def test_those_that_are_gone_come_first():
-    watch = RankWatch(0, 128, 60, print)
     sights = {
         rank: Sight(Beat(place='iteration 7 (backward)'), gone=False)
         for rank in range(1, 128)
     }
     sights[5] = Sight(Beat(place='iteration 7 (loading data)'), gone=True)
     sights[9] = Sight(Beat(finished=True), gone=False)
-    assert watch._describe(sights) == (
+    assert describe(sights) == (
         'rank 5: no sign of life (killed, stopped or cut off), last heard of '
         'in iteration 7 (loading data); ranks 1-4, 6-8, 10-127: in iteration '
         '7 (backward); rank 9: done'
     )
 
 
+@pytest.mark.parametrize('torchrun', [True, False])
+def test_a_store_that_does_not_answer(monkeypatch, torchrun):
+    monkeypatch.delenv('TORCHELASTIC_RUN_ID', raising=False)
+    if torchrun:
+        monkeypatch.setenv('TORCHELASTIC_RUN_ID', '1')
+    holder = 'torchrun' if torchrun else 'rank 0'
+    assert f'{holder} is gone, stopped or cut off' in describe(None)
+
+
 @pytest.mark.parametrize(
-    ('beat', 'gone', 'cause'),
+    ('beat', 'gone', 'explains'),
     [
         (Beat(), False, False),
         (Beat(), True, True),
@@ -45,9 +41,8 @@ def test_those_that_are_gone_come_first():
         (Beat(error='RuntimeError: closed', follows=True), False, False),
     ],
 )
-def test_what_explains_an_end(beat, gone, cause):
-    sights = {1: Sight(Beat(), False), 2: Sight(beat, gone)}
-    assert rank_watch._cause(sights) == cause
+def test_what_explains_the_end_of_others(beat, gone, explains):
+    assert Sight(beat, gone).explains is explains
 
 
 @pytest.mark.parametrize(
@@ -60,7 +55,7 @@ def test_what_explains_an_end(beat, gone, cause):
     ],
 )
 def test_errors_of_collectives(error, collective):
-    assert rank_watch.is_collective_error(error) == collective
+    assert is_collective_error(error) == collective
 
 
 def test_one_process_needs_no_store():

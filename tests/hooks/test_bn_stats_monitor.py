@@ -296,7 +296,7 @@ def test_two_monitors_are_refused(tmp_path):
     ],
 )
 def test_bad_options_are_refused(option, value):
-    with pytest.raises(ValueError, match=f'{option}={value!r}'):
+    with pytest.raises(ConfigError, match=f'{option}={value!r}'):
         BNStatsMonitorHook(**{option: value})
 
 

@@ -8,17 +8,25 @@ tests/distributed/test_gradient_noise.py.)
 from __future__ import annotations
 
 from itertools import combinations
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 import torch
 from mmengine.hooks import Hook
+from mmengine.model import MMFullyShardedDataParallel
+from mmengine.optim import ApexOptimWrapper, OptimWrapper
 from mmengine.registry import HOOKS
+from torch import nn
+from torch.distributed.algorithms.ddp_comm_hooks.powerSGD_hook import (
+    PowerSGDState,
+)
+from torch.nn.parallel import DistributedDataParallel
 
 from mmdet_megdet.errors import ConfigError
 from mmdet_megdet.hooks import GradientNoiseHook
 from mmdet_megdet.noise import read_records
-from mmdet_megdet.updates import SkipUpdate
+from mmdet_megdet.updates import SkipUpdate, UpdateTrainLoop
 from tests.data.noise_run import curves_of, noise_config, train_on_points
 from tests.data.noise_task import DEVIATIONS, MEANS, SIZES
 from tests.data.tiny_run import log_of
@@ -244,3 +252,43 @@ def test_what_cannot_be_measured_is_refused(train, settings, message):
     with pytest.raises(ConfigError) as error:
         train(**settings)
     assert message in str(error.value)
+
+
+def bare(kind):
+    """An object of a class whose own ``__init__`` needs what is not here."""
+    made = kind.__new__(kind)
+    if isinstance(made, nn.Module):
+        nn.Module.__init__(made)
+    return made
+
+
+def low_rank():
+    model = bare(DistributedDataParallel)
+    model._comm_hooks = [(None, PowerSGDState(None))]
+    return model
+
+
+@pytest.mark.parametrize(
+    ('parts', 'message'),
+    [
+        (
+            dict(optim_wrapper=bare(ApexOptimWrapper)),
+            'OptimWrapper or AmpOptimWrapper, and this is ApexOptimWrapper',
+        ),
+        (
+            dict(model=bare(MMFullyShardedDataParallel)),
+            'whole on every rank, and MMFullyShardedDataParallel is none',
+        ),
+        (dict(model=low_rank()), 'comm_hook powerSGD changes the gradient'),
+    ],
+)
+def test_what_needs_more_than_a_cpu_is_refused_too(parts, message):
+    runner = SimpleNamespace(
+        train_loop=bare(UpdateTrainLoop),
+        hooks=[],
+        optim_wrapper=bare(OptimWrapper),
+        model=nn.Linear(1, 1),
+    )
+    vars(runner).update(parts)
+    with pytest.raises(ConfigError, match=message):
+        GradientNoiseHook().before_train(runner)

@@ -8,6 +8,7 @@ from types import SimpleNamespace
 
 import pytest
 import torch
+from mmengine.optim.optimizer import ZeroRedundancyOptimizer
 from mmengine.registry import OPTIMIZERS
 
 from mmdet_megdet.errors import ConfigError
@@ -260,3 +261,14 @@ def test_it_begins_behind_the_warm_up(train, schedule, end):
     assert warmup_end(runner) == end
     empty = SimpleNamespace(param_schedulers=None)
     assert warmup_end(empty) == 0
+
+
+def test_zero_redundancy_optimizer_is_refused():
+    optimizer = ZeroRedundancyOptimizer.__new__(ZeroRedundancyOptimizer)
+    noise = GradientNoiseHook()
+    noise.parts = dict(backbone=[])
+    runner = SimpleNamespace(
+        hooks=[noise], optim_wrapper=SimpleNamespace(optimizer=optimizer)
+    )
+    with pytest.raises(ConfigError, match='ZeroRedundancyOptimizer keeps gro'):
+        ModuleVarianceHook().before_train(runner)

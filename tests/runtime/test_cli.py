@@ -6,13 +6,14 @@ import os
 
 import pytest
 
+from mmdet_megdet.arguments import bn_size, positive, positive_number
 from mmdet_megdet.cli import (
     add_common_options,
     load_config,
     require_checkpoint,
     run_tool,
 )
-from mmdet_megdet.errors import CheckpointError, ConfigError
+from mmdet_megdet.errors import CheckpointError, ConfigError, DataError
 
 
 @pytest.fixture
@@ -61,9 +62,10 @@ def test_missing_files(config, tmp_path):
         assert require_checkpoint(there) == there
 
 
-def test_mistake_is_one_message(capsys):
+@pytest.mark.parametrize('kind', [ConfigError, CheckpointError, DataError])
+def test_mistake_is_one_message(capsys, kind):
     def mistaken():
-        raise ConfigError('say one of them')
+        raise kind('say one of them')
 
     with pytest.raises(SystemExit) as end:
         run_tool(mistaken)
@@ -90,3 +92,30 @@ def test_defect_keeps_its_traceback(capsys):
     printed = capsys.readouterr().err
     assert printed.startswith('Traceback')
     assert printed.endswith('ZeroDivisionError: nothing of ours\n')
+
+
+@pytest.mark.parametrize(
+    ('read', 'text', 'value'),
+    [
+        (positive, '32', 32),
+        (positive_number, '.5', 0.5),
+        (bn_size, '32', 32),
+        (bn_size, 'None', None),
+    ],
+)
+def test_arguments(read, text, value):
+    assert read(text) == value
+
+
+@pytest.mark.parametrize(
+    ('read', 'texts', 'message'),
+    [
+        (positive, ['0', '-4', '3.5', 'none', ''], 'positive whole number'),
+        (positive_number, ['0', '-1', 'nan', 'inf', 'a'], 'positive number'),
+        (bn_size, ['0', '-4', '3.5', 'all', ''], "whole number or 'none'"),
+    ],
+)
+def test_arguments_that_cannot_be(read, texts, message):
+    for text in texts:
+        with pytest.raises(argparse.ArgumentTypeError, match=message):
+            read(text)

@@ -5,7 +5,13 @@ import pytest
 from mmengine.config import Config
 
 from mmdet_megdet.errors import ConfigError
-from mmdet_megdet.runtime import adapt_config, check_auto_scale_lr
+from mmdet_megdet.runtime import (
+    adapt_config,
+    check_auto_scale_lr,
+    find_hook,
+    read_config,
+)
+from tests.tools.command import TINY_CONFIG
 
 OURS = 'MegDetDistributedDataParallel'
 STOCK = 'MMDistributedDataParallel'
@@ -153,3 +159,54 @@ def test_checkpoint_hooks_are_added_unless_said_otherwise():
     )
     without = Config(dict(default_hooks=dict.fromkeys(hooks)))
     assert adapt_config(without).default_hooks == {}
+
+
+class OwnHook:
+    pass
+
+
+@pytest.mark.parametrize('name', ['SyncBNGroupHook', 'OwnHook'])
+@pytest.mark.parametrize('place', ['default_hooks', 'custom_hooks'])
+def test_find_hook(name, place):
+    """By name or class, to be changed in its place."""
+    hooks = [dict(type='SyncBNGroupHook'), dict(type=OwnHook)]
+    if place == 'default_hooks':
+        hooks = dict(timer=None, first=hooks[0], second=hooks[1])
+    cfg = Config({place: hooks})
+    find_hook(cfg, name)['a'] = 1
+    assert find_hook(cfg, name).a == 1
+    assert find_hook(cfg, 'Other') is None
+    assert find_hook(Config({}), name) is None
+
+
+def test_a_config_comes_back_as_it_was():
+    cfg = Config.fromfile(TINY_CONFIG)
+    assert read_config(cfg.pretty_text) == cfg.to_dict()
+
+
+def test_what_is_no_data_is_text(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    read = read_config(
+        'import os\n'
+        "os.mkdir('a')\n"
+        "a = os.mkdir('b')\n"
+        "b = dict(c=[1, -2.5, ('d', open('e', 'w'))], **f)\n"
+        "g = dict(h=[1, -2.5, ('d', open('e', 'w'))])\n"
+        "i = {'j': dict(k=None), 2: {3}}\n"
+        'l: int = 1\nm.n = 2\n'
+    )
+    assert read == dict(
+        a="os.mkdir('b')",
+        b="dict(c=[1, -2.5, ('d', open('e', 'w'))], **f)",
+        g=dict(h=[1, -2.5, ('d', "open('e', 'w')")]),
+        i={'j': dict(k=None), 2: {3}},
+    )
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize(
+    'text',
+    ['a = <function f at 0x1>', 'a = "\0"', 'a = ' + '(' * 10_000, '\\'],
+)
+def test_no_config(text):
+    assert read_config(text) is None

@@ -10,8 +10,7 @@ import torch
 import torch.distributed as dist
 
 from mmdet_megdet.errors import LaunchError
-from mmdet_megdet.runtime import init_distributed
-from mmdet_megdet.runtime.launch import export_rank
+from mmdet_megdet.runtime import export_rank, init_distributed
 from tests.tools.command import environment
 
 EXPORTED = ('RANK', 'LOCAL_RANK', 'WORLD_SIZE', 'MASTER_ADDR', 'MASTER_PORT')

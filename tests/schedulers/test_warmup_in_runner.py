@@ -10,10 +10,10 @@ import torch
 from mmengine.hooks import Hook
 from mmengine.model import BaseModel
 from mmengine.optim import OptimWrapper, OptimWrapperDict
-from mmengine.registry import HOOKS
 from mmengine.runner import Runner
 
 import mmdet_megdet.schedulers  # noqa: F401  registers the warm-up
+from mmdet_megdet.upstream.mmengine_names import set_accumulation
 
 _COUNT = itertools.count()
 LR = 0.04
@@ -37,22 +37,45 @@ class RecordLR(Hook):
         self.used[runner.iter] = [group['lr'] for group in groups]
 
 
-def run(work_dir, param_scheduler, train_cfg, accumulation=None, **kwargs):
+class AccumulateLate(Hook):
+    """Set the accumulation as late as before_run."""
+
+    def __init__(self, counts):
+        self.counts = counts
+
+    def before_run(self, runner):
+        if self.counts is not None:
+            set_accumulation(runner.optim_wrapper, self.counts)
+
+
+def make_runner(work_dir, model, by_epoch=False, **settings):
+    settings = (
+        dict(
+            train_dataloader=dict(
+                dataset=[torch.ones(2) * i for i in range(8)],
+                # The default one costs 2 s of mmengine's sleep per pass.
+                sampler=dict(
+                    type='DefaultSampler' if by_epoch else 'InfiniteSampler'
+                ),
+                batch_size=2,
+                collate_fn=dict(type='pseudo_collate'),
+            ),
+            # Runners of one name would share message hub and logger.
+            experiment_name=f'warmup_{next(_COUNT)}',
+        )
+        | settings
+    )
+    return Runner(model, str(work_dir), **settings)
+
+
+def run(work_dir, param_scheduler, train_cfg, counts=None, **settings):
     """Train; returns the learning rates by iteration."""
     record = RecordLR()
     by_epoch = train_cfg['by_epoch']
-    runner = Runner(
-        model=TinyModel(),
-        work_dir=str(work_dir),
-        train_dataloader=dict(
-            dataset=[torch.ones(2) * i for i in range(8)],
-            # The default one costs 2 s of mmengine's sleep per pass.
-            sampler=dict(
-                type='DefaultSampler' if by_epoch else 'InfiniteSampler'
-            ),
-            batch_size=2,
-            collate_fn=dict(type='pseudo_collate'),
-        ),
+    make_runner(
+        work_dir,
+        TinyModel(),
+        by_epoch,
         train_cfg=train_cfg,
         optim_wrapper=dict(
             type='OptimWrapper',
@@ -65,12 +88,9 @@ def run(work_dir, param_scheduler, train_cfg, accumulation=None, **kwargs):
                 type='CheckpointHook', interval=1, by_epoch=by_epoch
             )
         ),
-        custom_hooks=[record, *([accumulation] if accumulation else [])],
-        # Runners of one name would share message hub and logger.
-        experiment_name=f'warmup_{next(_COUNT)}',
-        **kwargs,
-    )
-    runner.train()
+        custom_hooks=[record, AccumulateLate(counts)],
+        **settings,
+    ).train()
     return record.used
 
 
@@ -88,12 +108,7 @@ WARMUP = dict(type='PreciseLinearWarmup', start_factor=0, begin=2, end=8)
 
 
 def test_lr_of_each_iteration(tmp_path):
-    used = run(
-        tmp_path,
-        [dict(WARMUP, count='iters')],
-        BY_ITER,
-        accumulation=late(4),
-    )
+    used = run(tmp_path, [dict(WARMUP, count='iters')], BY_ITER, counts=4)
     assert used == {i: warmup_lr(i) for i in range(10)}
 
 
@@ -108,41 +123,6 @@ def test_warmup_in_epochs(tmp_path):
     assert used == {i: warmup_lr(i, 0, 8, 0.001) for i in range(12)}
 
 
-def test_resume_within_the_warmup(tmp_path, monkeypatch):
-    # Under torch >= 2.6 mmengine alone does not load what it saved.
-    monkeypatch.setenv('TORCH_FORCE_NO_WEIGHTS_ONLY_LOAD', '1')
-    milestones = dict(type='MultiStepLR', milestones=[4], by_epoch=False)
-    for name, schedulers in (
-        ('first', [WARMUP, milestones]),
-        ('last', [milestones, WARMUP]),
-    ):
-        straight = run(tmp_path / name, schedulers, BY_ITER)
-        assert straight[5][0] == pytest.approx(LR * 0.5 * 0.1)
-        resumed = run(
-            tmp_path / name / 'resumed',
-            schedulers,
-            BY_ITER,
-            load_from=str(tmp_path / name / 'iter_4.pth'),
-            resume=True,
-        )
-        assert resumed == {i: straight[i] for i in range(4, 10)}
-
-
-@HOOKS.register_module()
-class AccumulateLate(Hook):
-    """Set the accumulation as late as before_run."""
-
-    def __init__(self, counts):
-        self.counts = counts
-
-    def before_run(self, runner):
-        runner.optim_wrapper._accumulative_counts = self.counts
-
-
-def late(counts):
-    return dict(type='AccumulateLate', counts=counts)
-
-
 @pytest.mark.parametrize('counts', [1, 3, 8])
 def test_updates_are_counted_whatever_the_accumulation(tmp_path, counts):
     # 10 updates, the last of a single iteration under accumulation.
@@ -153,27 +133,30 @@ def test_updates_are_counted_whatever_the_accumulation(tmp_path, counts):
             tmp_path,
             [WARMUP],
             dict(by_epoch=False, max_iters=iterations),
-            accumulation=late(counts),
+            counts=counts,
         )
     assert used == {i: warmup_lr(i // counts) for i in range(iterations)}
 
 
-def test_resume_within_an_accumulation_and_with_another(tmp_path, monkeypatch):
+@pytest.mark.parametrize('warmup_first', [True, False])
+def test_resume_within_an_accumulation_and_with_another(
+    tmp_path, monkeypatch, warmup_first
+):
+    # Under torch >= 2.6 mmengine alone does not load what it saved.
     monkeypatch.setenv('TORCH_FORCE_NO_WEIGHTS_ONLY_LOAD', '1')
-    milestones = dict(type='MultiStepLR', milestones=[13], by_epoch=False)
-    straight = run(
-        tmp_path,
-        [WARMUP, milestones],
-        dict(by_epoch=False, max_iters=30),
-        accumulation=late(3),
-    )
+    schedulers = [
+        WARMUP,
+        dict(type='MultiStepLR', milestones=[13], by_epoch=False),
+    ][:: 1 if warmup_first else -1]
+    length = dict(by_epoch=False, max_iters=30)
+    straight = run(tmp_path, schedulers, length, counts=3)
     # 4 updates and 1 iteration done; the milestone is in the same iteration.
     for counts, load in ((3, 'iter_13.pth'), (2, 'iter_12.pth')):
         resumed = run(
             tmp_path / str(counts),
-            [WARMUP, milestones],
-            dict(by_epoch=False, max_iters=30),
-            accumulation=late(counts),
+            schedulers,
+            length,
+            counts=counts,
             load_from=str(tmp_path / load),
             resume=True,
         )
@@ -228,20 +211,13 @@ def test_each_optimizer_of_several_has_its_own_updates(tmp_path):
             lrs = runner.optim_wrapper.get_lr()
             values.append((lrs['first.lr'][0], lrs['second.lr'][0]))
 
-    Runner(
-        model=model,
-        work_dir=str(tmp_path),
-        train_dataloader=dict(
-            dataset=[torch.ones(2) * i for i in range(8)],
-            sampler=dict(type='InfiniteSampler'),
-            batch_size=2,
-            collate_fn=dict(type='pseudo_collate'),
-        ),
+    make_runner(
+        tmp_path,
+        model,
         train_cfg=BY_ITER,
         optim_wrapper=wrappers,
         param_scheduler=[WARMUP],
         custom_hooks=[Record()],
-        experiment_name=f'warmup_{next(_COUNT)}',
     ).train()
     assert values == [
         (warmup_lr(i)[0], warmup_lr(i // 2)[0]) for i in range(10)

@@ -17,6 +17,7 @@ from mmengine.model import initialize, revert_sync_batchnorm
 from mmengine.utils.dl_utils.parrots_wrapper import SyncBatchNorm as MMCVSyncBN
 from torch import nn
 
+from mmdet_megdet.errors import ConfigError
 from mmdet_megdet.sync_bn import (
     MegDetSyncBN,
     convert_batch_norm,
@@ -236,7 +237,7 @@ def test_subclass_with_behaviour_of_its_own_is_left_with_a_warning(
 
 def test_lazy_layer_is_refused_and_nothing_changed():
     model = nn.Sequential(nn.BatchNorm2d(3), nn.LazyBatchNorm2d())
-    with pytest.raises(ValueError, match='1 is a LazyBatchNorm2d that does'):
+    with pytest.raises(ConfigError, match='1 is a LazyBatchNorm2d that does'):
         convert_batch_norm(model)
     assert type(model[0]) is nn.BatchNorm2d
     model(torch.randn(2, 3, 4, 4))
@@ -276,7 +277,7 @@ def test_dims_for_layers_built_as_ours():
     assert [type(part) for part in parts] == [nn.BatchNorm1d, nn.BatchNorm2d]
     with pytest.raises(ValueError, match='expected 4D input'):
         parts[1](torch.randn(4, 3))  # a wrong one would not pass unnoticed
-    with pytest.raises(ValueError, match='dims=4 must be 1, 2 or 3'):
+    with pytest.raises(ConfigError, match='dims=4 must be 1, 2 or 3'):
         revert_to_batch_norm(parts, dims=4)
 
 

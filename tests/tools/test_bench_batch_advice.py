@@ -5,8 +5,10 @@ from __future__ import annotations
 
 import json
 import sys
+from types import SimpleNamespace
 
 import pytest
+from mmengine.logging import MessageHub
 
 from mmdet_megdet.noise import NoiseScale
 from tests.tools.command import TOOLS
@@ -97,3 +99,12 @@ def test_the_table(made):
         '| 32 | square root | 0.08 | diverged in 2 of 2 | diverged in 2 of 2 '
         f'| {scale}; {scale} | 3, 4 |'
     ) in lines
+
+
+@pytest.mark.parametrize('logged', [{}, dict(bbox_mAP=0.4, bbox_mAP_50=0.7)])
+def test_a_model_that_detects_nothing_has_an_ap_of_0(logged):
+    hub = MessageHub('advice')
+    hub.update_scalars({f'val/coco/{k}': v for k, v in logged.items()})
+    runner = SimpleNamespace(message_hub=hub)
+    expected = logged or dict(bbox_mAP=0.0, bbox_mAP_50=0.0)
+    assert bench.narrow.average_precisions(runner) == expected

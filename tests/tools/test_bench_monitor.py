@@ -1,5 +1,5 @@
 # Copyright (c) mmdet_megdet contributors. All rights reserved.
-"""The monitor's benchmark: what it compares, and that it runs by itself."""
+"""The monitor's benchmark: what it compares, and that it runs."""
 
 from __future__ import annotations
 
@@ -10,14 +10,16 @@ from statistics import median
 import pytest
 import torch
 import torch.distributed as dist
+from mmengine.optim import OptimWrapper
 from torch import nn
 
 from mmdet_megdet.sync_bn import MegDetSyncBN
-from tests.tools.command import TOOLS, run
+from tests.tools.command import TOOLS
 
 sys.path.insert(0, str(TOOLS / 'benchmark'))  # as for a script there
 
 import bench_monitor
+from training_steps import parse_args
 
 
 class Watched(nn.Module):
@@ -35,18 +37,19 @@ class Watched(nn.Module):
 
 def test_kinds_take_turns_and_one_in_three_looks(tmp_path, monkeypatch):
     model = Watched()
-    monkeypatch.setattr(bench_monitor, 'make_model', lambda *_: (model, None))
+    wrapper = OptimWrapper(torch.optim.SGD(model.parameters(), lr=0.1))
+    made = model, wrapper
+    monkeypatch.setattr(bench_monitor, 'make_model', lambda *_: made)
     monkeypatch.setattr(bench_monitor, 'make_batch', lambda *_: None)
     dist.init_process_group(
         'gloo', init_method=f'file://{tmp_path}/store', rank=0, world_size=1
     )
     try:
-        seconds = bench_monitor.measure(
-            torch.device('cpu'), 6, 1, (8, 8), False
-        )
+        args = parse_args(['--steps', '6', '--device', 'cpu'], '', 1)
+        measured = bench_monitor.measure(torch.device('cpu'), args)
     finally:
         dist.destroy_process_group()
-    assert {k: len(v) for k, v in seconds.items()} == dict.fromkeys(
+    assert {k: len(m.times) for k, m in measured.items()} == dict.fromkeys(
         ['without', 'between looks', 'a look'], 6
     )
     # After the round of warm-up, in which the hook always looks first.
@@ -56,18 +59,15 @@ def test_kinds_take_turns_and_one_in_three_looks(tmp_path, monkeypatch):
 
 
 @pytest.mark.slow
-def test_bench_monitor(tmp_path):
-    done = run(
-        TOOLS / 'benchmark' / 'bench_monitor.py',
-        *('--steps', '2', '--images', '1', '--size', '64', '64'),
-        *('--out', tmp_path),
-    )
-    assert done.returncode == 0, done.stdout
+def test_bench_monitor(tmp_path, capsys):
+    words = ['--steps', '2', '--images', '1', '--size', '64', '64']
+    bench_monitor.main([*words, '--device', 'cpu', '--out', str(tmp_path)])
     content = json.loads((tmp_path / 'monitor.json').read_text())
-    assert list(content['seconds']) == ['without', 'between looks', 'a look']
-    for kind, values in content['seconds'].items():
-        assert len(values) == 2
-        assert content['medians'][kind] == pytest.approx(median(values))
-    ratio = content['medians']['a look'] / content['medians']['without']
-    assert content['ratios']['a look'] == pytest.approx(ratio)
-    assert f'{ratio:.3f}' in done.stdout
+    medians = {k: median(v) for k, v in content['seconds'].items()}
+    assert list(medians) == ['without', 'between looks', 'a look']
+    ratios = {k: v / medians['without'] for k, v in medians.items()}
+    assert content['ratios'] == pytest.approx(ratios)
+    between, look = ratios['between looks'], ratios['a look']
+    said = capsys.readouterr().out
+    assert f'| {look:.3f} |' in said
+    assert f'x {0.99 * between + 0.01 * look:.4f} on average' in said

@@ -3,11 +3,9 @@
 
 from __future__ import annotations
 
-import csv
 import json
 import sys
 from itertools import chain
-from types import SimpleNamespace
 
 import pytest
 from mmengine.registry import DefaultScope
@@ -18,13 +16,13 @@ from tests.tools.command import TOOLS
 sys.path.insert(0, str(TOOLS / 'benchmark'))  # as for a script there
 
 import bench_sync_or_local as bench
-import sync_or_local_report as report
+import narrow_detector
 
 TINY = ['--data', 'shapes', '--ranks', '2', '--epochs', '1', '--seeds', '3']
 TINY += ['--images', '8', '4']
 
 
-@pytest.fixture(scope='module')
+@pytest.fixture(scope='module', autouse=True)
 def environment():
     """Takes back where the generated images lie."""
     with pytest.MonkeyPatch.context() as patch:
@@ -34,140 +32,77 @@ def environment():
 
 
 def result(data, arm, seed, ap, ap50):
-    metrics = dict(bbox_mAP=ap, bbox_mAP_50=ap50, bbox_mAP_75=0.5)
-    return dict(data=data, arm=arm, seed=seed, metrics=metrics, seconds=7)
-
-
-RESULTS = [
-    result('shapes', 'synced', 0, 0.5, 0.75),
-    result('shapes', 'local', 0, 0.25, 0.5),
-    result('bccd', 'synced', 0, 0.5, 0.625),
-    result('shapes', 'synced', 1, 0.25, 0.25),
-    result('shapes', 'local', 1, 0.375, 0.125),
-    result('shapes', 'local', 2, 0.875, 0.125),
-]
+    metrics = dict(bbox_mAP=ap, bbox_mAP_50=ap50)
+    return dict(data=data, arm=arm, seed=seed, seconds=7, **metrics)
 
 
 def test_runs_are_gathered_by_data_set_and_arm():
-    rows = report.summarise(RESULTS)
-    assert [tuple(row) for row in rows] == [
-        ('shapes', 'synced', [0, 1], value([0.5, 0.25], [0.75, 0.25])),
-        (
-            *('shapes', 'local', [0, 1, 2]),
-            value([0.25, 0.375, 0.875], [0.5, 0.125, 0.125]),
-        ),
+    results = [
+        result('shapes', 'synced', 0, 0.5, 0.75),
+        result('shapes', 'local', 0, 0.25, 0.5),
+        result('bccd', 'synced', 0, 0.5, 0.625),
+        result('shapes', 'synced', 1, 0.25, 0.25),
+        result('shapes', 'local', 1, 0.375, 0.125),
+        result('shapes', 'local', 2, 0.875, 0.125),
+    ]
+    assert bench.table(results).splitlines() == [
+        '| data | arm | bbox_mAP | bbox_mAP_50 |',
+        '|---|---|---|---|',
+        '| shapes | synced | 0.375 (0.500, 0.250) | 0.500 (0.750, 0.250) |',
+        '| shapes | local | 0.500 (0.250, 0.375, 0.875) | '
+        '0.250 (0.500, 0.125, 0.125) |',
         # Of the seeds that both have.
-        (
-            *('shapes', 'synced - local', [0, 1]),
-            value([0.25, -0.125], [0.25, 0.125]),
-        ),
-        ('bccd', 'synced', [0], value([0.5], [0.625])),
+        '| shapes | synced - local | +0.062 (+0.250, -0.125) | '
+        '+0.188 (+0.250, +0.125) |',
+        '| bccd | synced | 0.500 (0.500) | 0.625 (0.625) |',
     ]
-    assert rows[1].mean('bbox_mAP') == 0.5
-    assert report.cells(rows[1]) == [
-        *('shapes', 'local', '0.500 (0.250, 0.375, 0.875)'),
-        '0.250 (0.500, 0.125, 0.125)',
-    ]
-    assert report.cells(rows[2])[2] == '+0.062 (+0.250, -0.125)'
 
 
-def value(ap, ap50):
-    return dict(bbox_mAP=ap, bbox_mAP_50=ap50)
+def test_a_finished_run_is_not_made_again(tmp_path):
+    made = []
 
+    def make():
+        made.append(len(made))
+        return dict(ap=0.5)
 
-def test_files_hold_the_rows_and_the_runs(tmp_path):
-    rows = report.summarise(RESULTS)
-    report.save(rows, RESULTS, tmp_path)
-    lines = (tmp_path / 'sync_or_local.md').read_text().splitlines()
-    assert lines[:2] == [
-        '| data | arm | bbox mAP | bbox AP50 |',
-        '| --- | --- | --- | --- |',
-    ]
-    assert [line.strip('| ').split(' | ') for line in lines[2:]] == [
-        report.cells(row) for row in rows
-    ]
-    found = json.loads((tmp_path / 'sync_or_local.json').read_text())
-    assert found[1] == dict(
-        data='shapes',
-        arm='local',
-        seeds=[0, 1, 2],
-        values=rows[1].values,
-        means=dict(bbox_mAP=0.5, bbox_mAP_50=0.25),
-    )
-    with (tmp_path / 'sync_or_local.csv').open() as file:
-        runs = list(csv.DictReader(file))
-    assert len(runs) == len(RESULTS)
-    assert runs[4] == dict(
-        data='shapes',
-        arm='local',
-        seed='1',
-        seconds='7',
-        bbox_mAP='0.375',
-        bbox_mAP_50='0.125',
-    )
-
-
-@pytest.fixture(scope='module')
-def folder(tmp_path_factory, environment):
-    """Results of a first call, then of one that asks for all arms."""
-    out = tmp_path_factory.mktemp('pays')
-    first = bench.main([*TINY, '--arms', 'single', '--out', str(out)])
-    assert first == 0
-    kept = out / 'shapes' / 'single' / 'seed3' / 'result.json'
-    before = kept.stat().st_mtime_ns
-    assert bench.main([*TINY, '--out', str(out)]) == 0
-    return SimpleNamespace(out=out, before=before, after=kept.stat())
+    facts = dict(seed=0, lr=0.1 * 3, images=[8, 4])
+    found = [narrow_detector.Results(tmp_path).get(facts, make)]
+    again = narrow_detector.Results(tmp_path)
+    found.append(again.get(dict(facts, lr=0.3), make))
+    assert found[0] == found[1] == dict(facts, ap=0.5)
+    again.get(dict(facts, seed=1), make)
+    assert made == [0, 1]
+    assert len((tmp_path / 'runs.jsonl').read_text().splitlines()) == 2
 
 
 @pytest.mark.slow
-def test_a_finished_run_is_kept(folder):
-    assert folder.after.st_mtime_ns == folder.before
-
-
-@pytest.mark.slow
-def test_the_table_has_what_the_runs_found(folder):
-    rows = json.loads((folder.out / 'sync_or_local.json').read_text())
-    assert [row['arm'] for row in rows] == [*bench.ARMS, 'synced - local']
-    for row in rows[:3]:
-        path = folder.out / 'shapes' / row['arm'] / 'seed3' / 'result.json'
-        metrics = json.loads(path.read_text())['metrics']
-        log = next(path.parent.glob('*/vis_data/scalars.json'))
-        logged = json.loads(log.read_text().splitlines()[-1])
-        for name, (found,) in row['values'].items():
-            assert found == metrics[name] == logged[f'coco/{name}']
-            assert found == row['means'][name]
-            assert 0 <= found <= 1
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    ('arm', 'said'),
-    [
-        ('synced', 'over 2 images: 2 of 2 ranks x 1 images per GPU\n'),
-        ('local', 'over 1 images: 1 of 2 ranks x 1 images per GPU (no'),
-        ('single', 'over 2 images: 1 of 1 ranks x 2 images per GPU (no'),
-    ],
-)
-def test_arms_take_statistics_as_they_say(folder, arm, said):
-    work_dir = folder.out / 'shapes' / arm / 'seed3'
-    log = next(work_dir.glob('*/*.log')).read_text()
-    assert f'21 MegDetSyncBN layers take their statistics {said}' in log
-
-
-@pytest.mark.slow
-def test_results_of_other_settings_are_refused(folder, capsys):
-    words = [*TINY, '--epochs', '2', '--out', str(folder.out)]
-    assert bench.main(words) == 1
-    said = capsys.readouterr().err
-    assert 'synced/seed3/result.json is the result of other settings' in said
-
-
-@pytest.mark.slow
-def test_all_arms_see_the_same_images_in_every_update(
-    folder, monkeypatch, tmp_path
+def test_the_arms_are_trained_and_take_statistics_as_they_say(
+    tmp_path, capsys
 ):
+    bench.main([*TINY, '--out', str(tmp_path)])
+    runs = [json.loads(line) for line in (tmp_path / 'runs.jsonl').open()]
+    assert [run['arm'] for run in runs] == list(bench.ARMS)
+    assert bench.table(runs) in capsys.readouterr().out
+    said = dict(
+        synced='over 2 images: 2 of 2 ranks x 1 images per GPU\n',
+        local='over 1 images: 1 of 2 ranks x 1 images per GPU (no',
+        single='over 2 images: 1 of 1 ranks x 2 images per GPU (no',
+    )
+    for run in runs:
+        folder = tmp_path / 'shapes' / run['arm'] / 'seed3'
+        scalars = next(folder.glob('*/vis_data/scalars.json')).read_text()
+        logged = json.loads(scalars.splitlines()[-1])
+        for name in narrow_detector.METRICS:
+            assert run[name] == logged[f'coco/{name}']
+            assert 0 <= run[name] <= 1
+        log = next(folder.glob('*/*.log')).read_text()
+        layers = '21 MegDetSyncBN layers take their statistics '
+        assert layers + said[run['arm']] in log
+
+
+def test_all_arms_see_the_same_images_in_every_update(tmp_path):
     args = bench.parse_args([*TINY, '--ranks', '4', '--out', str(tmp_path)])
-    monkeypatch.setenv('SHAPES_ROOT', str(folder.out / 'light_8_4'))
+    narrow_detector.prepare_images(args)
     spread = [updates('synced', rank, args) for rank in range(4)]
     together = updates('single', 0, args)
     assert [
@@ -178,15 +113,15 @@ def test_all_arms_see_the_same_images_in_every_update(
 
 def updates(arm, rank, args):
     """Ids of the images that a rank sees, batch by batch."""
-    run = bench.Run('shapes', arm, 3, args)
+    ranks, cfg = bench.config(args, 'shapes', arm, 3)
     with DefaultScope.overwrite_default_scope('mmdet'):
-        loader = Runner.build_dataloader(run.cfg.train_dataloader, seed=3)
+        loader = Runner.build_dataloader(cfg.train_dataloader, seed=3)
         loader.batch_sampler.configure(
             total_batch_size=4,
             unit_size=4,
             seed=3,
             rank=rank,
-            world_size=run.ranks,
+            world_size=ranks,
         )
         return [
             [sample.img_id for sample in batch['data_samples']]
@@ -199,20 +134,12 @@ def updates(arm, rank, args):
     [
         (['--images', '12', '4'], '12 training images of shapes are no'),
         (['--ranks', '16'], '200 training images of bccd are no whole'),
+        (['--data', 'bccd'], 'there is no none/annotations/instances_train'),
         (['--arms', 'both'], "invalid choice: 'both'"),
-        (['--seeds', '0', '-1'], '--seeds [0, -1]: each from 0 to 4294967295'),
     ],
 )
-def test_bad_options_are_refused(words, reason, capsys):
+def test_bad_options_are_refused(words, reason, capsys, monkeypatch):
+    monkeypatch.setenv('BCCD_ROOT', 'none')
     with pytest.raises(SystemExit):
         bench.parse_args(words)
     assert reason in capsys.readouterr().err
-
-
-def test_a_missing_data_set_is_named(tmp_path, monkeypatch, capsys):
-    monkeypatch.setenv('BCCD_ROOT', str(tmp_path / 'none'))
-    monkeypatch.setenv('CUDA_VISIBLE_DEVICES', '-1')
-    assert bench.main(['--data', 'bccd', '--out', str(tmp_path)]) == 1
-    said = capsys.readouterr().err
-    assert f'error: there is no {tmp_path}/none/annotations' in said
-    assert 'BCCD_ROOT=FOLDER' in said

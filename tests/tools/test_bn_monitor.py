@@ -9,23 +9,24 @@ from itertools import pairwise
 import numpy as np
 import pytest
 
+from mmdet_megdet.monitor import read_records
 from tests.data.bn_records import NAMES, RANKS, SHARE, SLOW, record, write
 from tests.tools.command import TOOLS
 
 sys.path.insert(0, str(TOOLS / 'analysis'))  # as for a script there
 
-from bn_monitor import collectives, drift, records, share, summary
+from bn_monitor import figures, numbers
 from matplotlib.pyplot import close
 
 RUN = [record(100), record(200), record(300)]
 
 
 def read(work_dir, contents):
-    return records.read_records(write(work_dir, contents))[0]
+    return read_records(write(work_dir, contents))
 
 
 def test_heat_map_has_every_layer_in_forward_order(tmp_path):
-    figure = share.draw(read(tmp_path, RUN))
+    figure = figures.draw_share(read(tmp_path, RUN))
     heat, medians, scale = figure.axes
     (image,) = heat.get_images()
     wanted = [[SHARE[name, n] for n in (100, 200, 300)] for name in NAMES]
@@ -56,8 +57,8 @@ def test_layers_that_come_and_go_are_hatched(tmp_path):
     loaded = read(tmp_path, some)
     # A new layer stands behind the one before it.
     order = [NAMES[0], NAMES[4], *NAMES[1:4]]
-    assert records.forward_order(loaded) == order
-    figure = share.draw(loaded)
+    assert numbers.forward_order(loaded) == order
+    figure = figures.draw_share(loaded)
     shown = figure.axes[0].get_images()[0].get_array()
     assert shown.mask.tolist() == [
         [False, True, True],
@@ -71,7 +72,7 @@ def test_layers_that_come_and_go_are_hatched(tmp_path):
 
 
 def test_drift_names_the_worst_layers(tmp_path):
-    figure = drift.draw(read(tmp_path, RUN))
+    figure = figures.draw_drift(read(tmp_path, RUN))
     for axis, factor in zip(figure.axes, (1, 2), strict=True):
         (area,) = axis.collections
         ends = area.get_datalim(axis.transData).get_points()
@@ -92,8 +93,8 @@ def test_drift_is_judged_by_the_last_records(tmp_path):
     early['layers'][0]['mean_drift'] = 1e9
     late = [dict(record(300), iter=n) for n in range(300, 310)]
     loaded = read(tmp_path, [early, *late])
-    assert NAMES[-1] in drift.explain(loaded)
-    figure = drift.draw(loaded)
+    assert NAMES[-1] in figures.explain_drift(loaded)
+    figure = figures.draw_drift(loaded)
     # Linearly, all but that would lie on the bottom.
     assert [axis.get_yscale() for axis in figure.axes] == ['log', 'linear']
     close(figure)
@@ -101,8 +102,8 @@ def test_drift_is_judged_by_the_last_records(tmp_path):
 
 def test_slow_rank_stands_out(tmp_path):
     loaded = read(tmp_path, RUN)
-    assert summary.slow_rank(loaded) == SLOW
-    figure = collectives.draw(loaded)
+    assert numbers.slow_rank(loaded) == SLOW
+    figure = figures.draw_collectives(loaded)
     time, part, ranks = figure.axes
     *lines, whole = time.get_lines()
     waits = [10 if rank == SLOW else 50 for rank in range(RANKS)]
@@ -117,7 +118,9 @@ def test_slow_rank_stands_out(tmp_path):
     assert colours.count(colours[SLOW]) == 1
     assert lines[SLOW].get_label() == f'rank {SLOW}: waits least'
     assert lines[SLOW].get_linewidth() > lines[0].get_linewidth()
-    assert f'Rank {SLOW} waits least, 10 ms' in collectives.explain(loaded)
+    assert f'Rank {SLOW} waits least, 10 ms' in figures.explain_collectives(
+        loaded
+    )
     close(figure)
 
 
@@ -125,9 +128,9 @@ def test_ranks_that_wait_alike(tmp_path):
     even = record(100)
     even['seconds']['collectives'] = [0.05, 0.04, 0.026, 0.06]
     loaded = read(tmp_path, [even])
-    assert summary.slow_rank(loaded) is None
-    assert 'no rank is much slower' in collectives.explain(loaded)
-    figure = collectives.draw(loaded)
+    assert numbers.slow_rank(loaded) is None
+    assert 'no rank is much slower' in figures.explain_collectives(loaded)
+    figure = figures.draw_collectives(loaded)
     bars = figure.axes[2].patches
     assert len({bar.get_facecolor() for bar in bars}) == 1
     close(figure)
@@ -135,7 +138,7 @@ def test_ranks_that_wait_alike(tmp_path):
 
 def test_many_ranks_and_other_hardware_after_a_resume(tmp_path):
     loaded = read(tmp_path, [RUN[0], record(200, ranks=16)])
-    figure = collectives.draw(loaded)
+    figure = figures.draw_collectives(loaded)
     time, _, ranks = figure.axes
     assert len(ranks.patches) == 16
     labels = time.get_legend_handles_labels()[1]
@@ -143,9 +146,3 @@ def test_many_ranks_and_other_hardware_after_a_resume(tmp_path):
     # Rank 15 was not there at first.
     assert np.isnan(time.get_lines()[15].get_ydata()).tolist() == [True, False]
     close(figure)
-
-
-def test_repeated_iterations_replace_the_earlier_ones(tmp_path):
-    loaded = read(tmp_path, [*RUN, record(200, NAMES[:1])])
-    assert [r.iter for r in loaded] == [100, 200]
-    assert len(loaded[1].layers) == 1

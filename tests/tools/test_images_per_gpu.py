@@ -23,12 +23,6 @@ def test_it_sets_the_dataloaders_batch_size():
     assert applied() == 4
 
 
-@pytest.mark.parametrize('text', ['0', '-4', '3.5', 'none', ''])
-def test_what_is_no_number_of_images(text):
-    with pytest.raises(argparse.ArgumentTypeError, match='positive number'):
-        train.positive(text)
-
-
 def train_tiny(work_dir, *options):
     """For one epoch, with 16 images an update; returns status and output."""
     result = run(

@@ -312,6 +312,6 @@ def test_bad_options(config, capsys):
         with pytest.raises(SystemExit):
             plot_schedule.main([str(config), *options])
     errors = capsys.readouterr().err
-    assert "'0' is no positive number" in errors
+    assert "'0' is not a positive whole number" in errors
     assert 'not allowed with argument' in errors
     assert plot_schedule.main([f'{config}x']) == 1

@@ -1,8 +1,19 @@
 # Copyright (c) mmdet_megdet contributors. All rights reserved.
 from __future__ import annotations
 
-from mmengine.config import Config
+from types import SimpleNamespace
 
+import cv2
+import numpy as np
+import pytest
+import torch
+from mmdet.engine.hooks import DetVisualizationHook
+from mmdet.structures import DetDataSample
+from mmdet.visualization import DetLocalVisualizer
+from mmengine.config import Config
+from mmengine.structures import InstanceData
+
+from mmdet_megdet.errors import ConfigError
 from tools import test as tool
 
 LOAD = dict(type='LoadImageFromFile')
@@ -40,3 +51,51 @@ def test_tta_of_the_config():
     tool.augment_at_test_time(cfg)
     assert cfg.model == dict(own, module=dict(type='MaskRCNN'))
     assert cfg.test_dataloader.dataset.dataset.pipeline == [LOAD]
+
+
+def test_predictions_are_pickled(capsys):
+    with pytest.raises(SystemExit):
+        tool.parse_args(['a.py', 'a.pth', '--out', 'a.txt'])
+    assert '--out a.txt must end in .pkl or .pickle' in capsys.readouterr().err
+
+
+def test_drawing_needs_its_hook(tmp_path, monkeypatch):
+    """mmdet's own refusal is a RuntimeError."""
+    monkeypatch.setenv('LOCAL_RANK', '0')
+    config, checkpoint = tmp_path / 'a.py', tmp_path / 'a.pth'
+    config.write_text('default_hooks = dict()')
+    checkpoint.touch()
+    with pytest.raises(ConfigError, match='need the hook that draws'):
+        tool.main([str(config), str(checkpoint), '--show-dir', 'drawn'])
+
+
+def test_images_of_one_name_are_drawn_beside_each_other(tmp_path):
+    """mmdet's hook names files by the image's own name alone."""
+    samples = []
+    for folder, colour in (('a', 40), ('b', 200)):
+        path = tmp_path / 'images' / folder / 'same.png'
+        path.parent.mkdir(parents=True)
+        cv2.imwrite(str(path), np.full((8, 12, 3), colour, np.uint8))
+        sample = DetDataSample(metainfo=dict(img_path=str(path)))
+        sample.gt_instances = sample.pred_instances = InstanceData(
+            bboxes=torch.zeros(0, 4),
+            scores=torch.zeros(0),
+            labels=torch.zeros(0, dtype=torch.int64),
+        )
+        samples.append(sample)
+    infos = [dict(img_path=sample.img_path) for sample in samples]
+    visualizer = DetLocalVisualizer.get_instance('drawn')
+    visualizer.dataset_meta = dict(classes=())
+    tool.name_by_folder(visualizer, Infos(infos))
+    hook = DetVisualizationHook(draw=True, test_out_dir='drawn')
+    runner = SimpleNamespace(work_dir=str(tmp_path), timestamp='now')
+    hook.after_test_iter(runner, 0, {}, samples)
+    for folder, colour in (('a', 40), ('b', 200)):
+        path = tmp_path / 'now' / 'drawn' / folder / 'same.png'
+        assert (cv2.imread(str(path)) == colour).all()
+
+
+class Infos(list):
+    """A data set of these."""
+
+    get_data_info = list.__getitem__

@@ -19,7 +19,6 @@ from __future__ import annotations
 
 import array
 import ctypes
-import functools
 import gc
 import importlib
 import io
@@ -275,7 +274,7 @@ def _what_is_launched(request: Request) -> Request:
             pass_fds=[note.fileno()],
         )
         note.seek(0)
-        words = note.read().decode().split('\0')[:-1]
+        words = os.fsdecode(note.read()).split('\0')[:-1]
     if not words:
         sys.exit(done.returncode)
     number = int(words[0])
@@ -290,11 +289,32 @@ def _own_server(env: dict[str, str]) -> Server | Request:
     ours, theirs = socket.socketpair()
     if os.fork() == 0:
         ours.close()
-        for descriptor in (0, 1):
-            os.dup2(os.open(os.devnull, os.O_RDWR), descriptor)
+        nothing = os.open(os.devnull, os.O_RDWR)
+        os.dup2(nothing, 0)
+        os.dup2(nothing, 1)
+        os.close(nothing)
         return _serve(theirs)
     theirs.close()
     return Server(ours, env)
+
+
+def _start_ranks_from(server: Server) -> None:
+    """Let the torchrun of this process do so."""
+    from torch.distributed.elastic.multiprocessing.subprocess_handler import (
+        SubprocessHandler,
+    )
+
+    def popen(handler: Any, args: Any, env: dict[str, str]) -> WarmPopen:
+        return WarmPopen(
+            server,
+            args,
+            env=env,
+            stdout=handler._stdout,
+            stderr=handler._stderr,
+            start_new_session=True,
+        )
+
+    SubprocessHandler._popen = popen
 
 
 def _prepare(request: Request, path: list[str]) -> None:
@@ -356,12 +376,7 @@ def main() -> None:
             request = found
             _prepare(request, path)
         else:
-            from torch.distributed.elastic.multiprocessing import (
-                subprocess_handler,
-            )
-
-            module = subprocess_handler.subprocess_handler
-            module.Popen = functools.partial(WarmPopen, found)
+            _start_ranks_from(found)
     _run(request.arguments)
 
 

@@ -1,10 +1,10 @@
 # Copyright (c) mmdet_megdet contributors. All rights reserved.
-
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from mmdet_megdet.errors import ConfigError
 from mmdet_megdet.updates import epoch_layout, unit_of
 
 
@@ -97,5 +97,5 @@ def test_units(total, bn_sizes, unit):
 
 
 def test_units_that_do_not_fit():
-    with pytest.raises(ValueError, match='BN sizes 8 and 12'):
+    with pytest.raises(ConfigError, match='BN sizes 8 and 12'):
         unit_of(24, [8, 12])

@@ -1,6 +1,4 @@
 # Copyright (c) mmdet_megdet contributors. All rights reserved.
-
-
 from __future__ import annotations
 
 from types import SimpleNamespace
@@ -19,17 +17,26 @@ from mmengine.optim import (
     OneCycleLR,
     OptimWrapper,
 )
-from mmengine.runner import Runner
+from mmengine.runner import Runner, checkpoint
 from mmengine.structures import InstanceData
 
 from mmdet_megdet.schedulers import PreciseLinearWarmup
 from mmdet_megdet.upstream.mmengine_names import (
+    accumulation_of,
     annealing_functions,
+    built_loop,
+    chosen_indices,
     count_skipped_update,
     draw_on_every_rank,
+    has_seed_of_each_rank,
     is_cut_to_batches,
+    load_as_torch_does,
+    resumed_from,
     resumes,
     schedulers_of,
+    set_accumulation,
+    steps_counted,
+    train_dataloader_config,
 )
 from tests.data.faults_run import train
 
@@ -124,3 +131,105 @@ def test_drawing_on_another_rank(tmp_path, monkeypatch, every_rank):
         assert drawn.shape == image.shape
         # The box's edge is red, in OpenCV's order.
         assert drawn[16, 8, 2] > 100
+
+
+def test_what_a_runner_was_told(tmp_path):
+    runner = train(tmp_path, train_cfg__max_epochs=1)
+    assert built_loop(runner, 'train') is runner.train_loop
+    # Not built by asking: it was not needed.
+    assert built_loop(runner, 'test') is None
+    assert train_dataloader_config(runner) == runner.cfg.train_dataloader
+
+
+@pytest.mark.parametrize('asked', [False, True])
+def test_has_seed_of_each_rank(tmp_path, asked):
+    """What ``train`` here would refuse."""
+    runner = Runner(
+        torch.nn.Linear(1, 1),
+        str(tmp_path),
+        randomness=dict(seed=0, diff_rank_seed=asked),
+        log_level='ERROR',
+        experiment_name=f'seed_{asked}',
+    )
+    assert has_seed_of_each_rank(runner) is asked
+
+
+def test_loader_of_the_forks_is_replaced(monkeypatch):
+    load_as_torch_does()
+    assert not hasattr(checkpoint, '_safe_torch_load')  # MMEngine's own
+    monkeypatch.setattr(checkpoint, '_safe_torch_load', None, raising=False)
+    load_as_torch_does()
+    assert checkpoint._safe_torch_load is torch.load
+
+
+def test_set_accumulation():
+    wrapper = OptimWrapper(make_optimizer())
+    set_accumulation(wrapper, 3)
+    assert accumulation_of(wrapper) == 3
+    wrapper.initialize_count_status(torch.nn.Module(), 0, 6)
+    steps = []
+    for _ in range(6):
+        wrapper.update_params(torch.zeros((), requires_grad=True))
+        steps.append(wrapper.should_update())
+    assert steps == [False, False, True] * 2
+
+
+def test_steps_are_counted_from_the_latest_scheduler_on():
+    wrapper = OptimWrapper(make_optimizer())
+    for _ in range(2):
+        ConstantLR(wrapper)
+        begun = steps_counted(wrapper)
+        wrapper.step()
+        wrapper.step()
+        assert (begun, steps_counted(wrapper)) == (-1, 1)
+
+
+def test_accumulation_of():
+    weight = torch.nn.Parameter(torch.zeros(1))
+    assert accumulation_of(OptimWrapper(torch.optim.SGD([weight], 1), 3)) == 3
+
+
+def test_a_runner_without_model_builds_schedulers():
+    from mmdet_megdet.upstream.mmengine_names import runner_without_model
+
+    batches = torch.utils.data.DataLoader([0] * 6, batch_size=2)
+    runner = runner_without_model(
+        8, batches, dict(by_epoch=True, max_epochs=4)
+    )
+    runner.visualizer = SimpleNamespace()
+    runner.logger = SimpleNamespace(info=print, debug=print)
+    weight = torch.nn.Parameter(torch.zeros(1))
+    wrapper = OptimWrapper(torch.optim.SGD([weight], lr=0.1))
+    runner.param_schedulers = []
+    assert runner.max_iters == 12  # which builds the loop
+    # By the number of ranks and the batch.
+    runner.scale_lr(wrapper, dict(enable=True, base_batch_size=4))
+    assert wrapper.get_lr()['lr'] == [pytest.approx(0.4)]
+    runner.optim_wrapper = wrapper
+    (scheduler,) = runner.build_param_scheduler(
+        [dict(type='MultiStepLR', milestones=[2])]
+    )
+    assert scheduler.end == 4  # the loop's epochs
+
+
+@pytest.mark.parametrize('resume', [False, True])
+def test_resumed_from(tmp_path, resume):
+    train(tmp_path / 'run', train_cfg__max_epochs=1)
+    path = str(tmp_path / 'run' / 'epoch_1.pth')
+    settings = dict(load_from=path, resume=resume, train_cfg__max_epochs=1)
+    runner = train(tmp_path / 'again', **settings)
+    assert resumed_from(runner) == (path if resume else None)
+
+
+def test_built_loop(tmp_path):
+    """Of what it did not run a Runner keeps the config."""
+    runner = train(tmp_path, train_cfg__max_epochs=1)
+    assert built_loop(runner, 'train') is runner.train_loop
+    assert built_loop(runner, 'val') is runner.val_loop
+    assert built_loop(runner, 'test') is None
+
+
+def test_chosen_indices():
+    assert chosen_indices(Three()) is None
+    assert chosen_indices(Three(indices=[0, 2])) == [0, 2]
+    assert chosen_indices([1, 2]) is None

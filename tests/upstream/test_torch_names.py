@@ -1,19 +1,35 @@
 # Copyright (c) mmdet_megdet contributors. All rights reserved.
 """What the private names of torch are used for still holds."""
 
+from collections import OrderedDict
+from datetime import timedelta
+from types import SimpleNamespace
+from unittest import mock
+
 import pytest
 import torch
+import torch.distributed as dist
+import torch.utils.checkpoint
 from torch._dynamo.utils import counters
 from torch.nn.parallel import DistributedDataParallel
+from torch.utils.data import DataLoader
 
 from mmdet_megdet.runtime.comm_hook import register_comm_hook
 from mmdet_megdet.upstream.torch_names import (
     copy_all,
+    copy_versions,
+    default_store,
+    end_workers,
+    group_timeout,
+    in_recomputation,
     inlined_only,
     is_low_rank,
     lerp_all,
     maximum_all,
     outside_graphs,
+    recorded_operations,
+    small_nccl_options,
+    synchronised_batch_norm,
 )
 
 
@@ -73,3 +89,139 @@ def test_gradients_of_low_rank(tmp_path, comm_hook, low_rank):
         assert not is_low_rank(model.module)
     finally:
         torch.distributed.destroy_process_group()
+
+
+def test_workers_that_persist_end():
+    loader = DataLoader(range(2), num_workers=1, persistent_workers=True)
+    first = iter(loader)
+    assert iter(loader) is first
+    end_workers(loader)
+    assert iter(loader) is not first
+
+
+def test_a_forward_that_backward_repeats_is_told_from_the_first():
+    told = []
+
+    def note(x):
+        told.append(in_recomputation())
+        return x.sin()
+
+    for use_reentrant in (True, False):
+        x = torch.ones(2, requires_grad=True)
+        y = torch.utils.checkpoint.checkpoint(
+            note, x, use_reentrant=use_reentrant
+        )
+        y.sum().backward()
+    assert told == [False, True] * 2
+
+
+def test_the_timeout_of_a_group(tmp_path):
+    store = torch.distributed.FileStore(str(tmp_path / 'store'), 1)
+    torch.distributed.init_process_group(
+        'gloo', rank=0, world_size=1, store=store, timeout=timedelta(seconds=9)
+    )
+    try:
+        group = torch.distributed.group.WORLD
+        assert group_timeout(group, torch.device('cpu')) == timedelta(
+            seconds=9
+        )
+    finally:
+        torch.distributed.destroy_process_group()
+
+
+@pytest.mark.parametrize(
+    'backend', [{}, dict(options=None), dict(options=SimpleNamespace())]
+)
+def test_backends_that_tell_no_timeout(backend):
+    group = SimpleNamespace(_get_backend=lambda _: SimpleNamespace(**backend))
+    assert group_timeout(group, torch.device('cpu')) is None
+    assert group_timeout(object(), torch.device('cpu')) is None
+
+
+class NCCLOptions:
+    def __init__(self):
+        self.config = SimpleNamespace(max_ctas=None)
+        self._timeout = timedelta(seconds=600)
+
+
+@pytest.mark.parametrize('timeout', [timedelta(seconds=90), None])
+def test_nccl_gets_a_small_communicator(timeout):
+    nccl = SimpleNamespace(Options=NCCLOptions)
+    with mock.patch.object(
+        torch.distributed, 'ProcessGroupNCCL', nccl, create=True
+    ):
+        options = small_nccl_options(2, timeout)
+        assert options.config.max_ctas == 2
+        assert options._timeout == (timeout or timedelta(seconds=600))
+        # Built for an NCCL without such settings.
+        nccl.Options = SimpleNamespace
+        assert small_nccl_options(2, timeout) is None
+
+
+@pytest.mark.skipif(
+    not torch.distributed.is_nccl_available(), reason='a torch without NCCL'
+)
+def test_torch_has_the_settings_of_a_small_communicator():
+    options = small_nccl_options(2, timedelta(seconds=90))
+    assert options.config.max_ctas == 2
+
+
+def test_synchronised_batch_norm_is_that_of_gpus(tmp_path):
+    store = torch.distributed.FileStore(str(tmp_path / 'store'), 1)
+    torch.distributed.init_process_group(
+        'gloo', rank=0, world_size=1, store=store
+    )
+    try:
+        # It comes as far as the kernels, which CPUs do not have.
+        with pytest.raises(NotImplementedError, match='batch_norm_stats'):
+            synchronised_batch_norm(
+                torch.nn.SyncBatchNorm(2), torch.randn(2, 2, 1, 1)
+            )
+    finally:
+        torch.distributed.destroy_process_group()
+
+
+def test_operations_are_recorded_with_what_they_read_and_write():
+    x, y, z = torch.ones(3, 2)
+    with recorded_operations() as operations:
+        torch.add(x, y, out=z)
+        x.mul_(2)
+    (add, added, summed), (times, factors, products) = operations
+    assert (add, times) == ('add', 'mul_')
+    assert [id(t) for t in added] == [id(x), id(y)]
+    assert {id(t) for t in summed} == {id(z)}
+    assert [id(t) for t in factors] == [id(x)]
+    assert {id(t) for t in products} == {id(x)}
+
+
+def test_default_store(tmp_path):
+    """A clone of it has what ranks have set, and its own timeout."""
+    store = dist.FileStore(str(tmp_path / 'store'), 1)
+    dist.init_process_group('gloo', store=store, rank=0, world_size=1)
+    try:
+        clone = default_store().clone()
+        clone.set_timeout(timedelta(seconds=0.2))
+        default_store().set('a', 'b')
+        assert clone.get('a') == b'b'
+        with pytest.raises(RuntimeError):
+            clone.get('other')
+    finally:
+        dist.destroy_process_group()
+
+
+def test_copy_versions():
+    class Third(torch.nn.BatchNorm1d):
+        _version = 3
+
+        def _load_from_state_dict(self, state, prefix, metadata, *others):
+            self.loaded = metadata.get('version')
+            super()._load_from_state_dict(state, prefix, metadata, *others)
+
+    state = Third(2).state_dict()
+    copy, norm = OrderedDict(state), Third(2)
+    norm.load_state_dict(copy)
+    assert norm.loaded is None
+    copy_versions(copy, state)
+    norm.load_state_dict(copy)
+    assert norm.loaded == 3
+    copy_versions({}, {})  # of no model

@@ -27,10 +27,13 @@ import matplotlib
 matplotlib.use('Agg')
 
 import matplotlib.pyplot as plt
+from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from rich.console import Console
 from rich.table import Table
 
+from mmdet_megdet.arguments import positive, positive_number
+from mmdet_megdet.errors import ConfigError
 from mmdet_megdet.noise import (
     NoiseScale,
     epochs_factor,
@@ -96,10 +99,10 @@ def advice_table(
     """Tabulate what follows for batches from 16 to 4096 images.
 
     Args:
-        scale (NoiseScale): Of the last phase...
-        part (str): ...and of this part of the model.
-        lr (float): A learning rate that works...
-        lr_batch (int): ...with this number of images an update.
+        scale (NoiseScale): Of the last phase, in images.
+        part (str): Of which part of the model it is.
+        lr (float): A learning rate that works with ``lr_batch``.
+        lr_batch (int): Images an update.
     """
     table = Table(
         title=f'{part}: from a learning rate of {lr:g} at {lr_batch} images'
@@ -128,12 +131,7 @@ def advice_table(
 
 
 def trust(records: list[dict], scale: NoiseScale) -> list[str]:
-    """Say how far the measurements can be trusted.
-
-    Args:
-        records (list[dict]): Measurements of the phase.
-        scale (NoiseScale): The estimate from them.
-    """
+    """Say how far a phase's measurements and estimate can be trusted."""
     last = records[-1]
     parts = last['groups'] * last['micro_steps']
     notes = [
@@ -190,58 +188,65 @@ def draw(
 
     Args:
         split (list[list[dict]]): Measurements by phase.
-        scale (NoiseScale): Of the phase that the advice is for.
-        lr (float): A learning rate that works...
-        lr_batch (int): ...with this number of images an update.
-
-    Returns:
-        Figure: Two figures side by side.
+        scale (NoiseScale): Of the phase that the advice is for, in images.
+        lr (float): A learning rate that works with ``lr_batch``.
+        lr_batch (int): Images an update.
     """
     figure, (left, right) = plt.subplots(
         1, 2, figsize=(12, 4.5), layout='constrained'
     )
+    _draw_scales(left, split)
+    _draw_rates(right, scale, lr, lr_batch)
+    return figure
+
+
+def _draw_scales(axis: Axes, split: list[list[dict]]) -> None:
     middles = [(p[0]['update'] + p[-1]['update']) / 2 for p in split]
     for name in parts_of([record for phase in split for record in phase]):
         scales = [part_scale(phase, name) for phase in split]
         # Where no gradient shows, its lower end is what is known.
         values = [s.value if s.value < inf else s.low for s in scales]
         style = dict(linewidth=2.2) if name == 'total' else {}
-        left.plot(middles, values, marker='o', label=name, **style)
+        axis.plot(middles, values, marker='o', label=name, **style)
         if name == 'total':
             lows = [s.low for s in scales]
             tops = [
                 s.high if s.high < inf else value
                 for s, value in zip(scales, values, strict=True)
             ]
-            left.fill_between(middles, lows, tops, alpha=0.2)
-    left.set(xlabel='update', ylabel='noise scale (images)')
+            axis.fill_between(middles, lows, tops, alpha=0.2)
+    axis.set(xlabel='update', ylabel='noise scale (images)')
     # A noise scale may be 0 by chance.
-    left.set_yscale('symlog', linthresh=1)
-    left.legend(fontsize=8)
-    left.grid(alpha=0.3)
+    axis.set_yscale('symlog', linthresh=1)
+    axis.legend(fontsize=8)
+    axis.grid(alpha=0.3)
+
+
+def _draw_rates(
+    axis: Axes, scale: NoiseScale, lr: float, lr_batch: int
+) -> None:
     for label, rule in (
         ('linear rule', linear_lr),
         ('square-root rule', square_root_lr),
     ):
         rates = [rule(lr, lr_batch, batch) for batch in BATCHES]
-        right.plot(BATCHES, rates, '--', label=label)
+        axis.plot(BATCHES, rates, '--', label=label)
     rates = [
         [noise_limited_lr(lr, lr_batch, batch, n) for batch in BATCHES]
         for n in _values(scale)
     ]
-    right.plot(BATCHES, rates[0], label='the noise allows', linewidth=2.2)
-    right.fill_between(BATCHES, rates[1], rates[2], alpha=0.2)
-    right.plot([lr_batch], [lr], 'ko')
-    right.set(
+    axis.plot(BATCHES, rates[0], label='the noise allows', linewidth=2.2)
+    axis.fill_between(BATCHES, rates[1], rates[2], alpha=0.2)
+    axis.plot([lr_batch], [lr], 'ko')
+    axis.set(
         xlabel='images an update',
         ylabel='learning rate (upper bound)',
         xscale='log',
         yscale='log',
     )
-    right.set_xticks(BATCHES, [str(batch) for batch in BATCHES])
-    right.legend(fontsize=8)
-    right.grid(alpha=0.3)
-    return figure
+    axis.set_xticks(BATCHES, [str(batch) for batch in BATCHES])
+    axis.legend(fontsize=8)
+    axis.grid(alpha=0.3)
 
 
 def _values(scale: NoiseScale) -> tuple[float, float, float]:
@@ -254,11 +259,6 @@ def _between(values: Sequence[float]) -> str:
     return f'{value:.3g} ({low:.3g} to {high:.3g})'
 
 
-def peak_lr(records: list[dict]) -> float:
-    """Return the largest learning rate that the measured updates had."""
-    return max(record['lr'] for record in records)
-
-
 def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
     """Read the command line."""
     parser = argparse.ArgumentParser(
@@ -268,12 +268,12 @@ def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument('work_dir', type=Path, help='work dir of the run')
     parser.add_argument(
         '--lr',
-        type=float,
+        type=positive_number,
         help='a learning rate that works (default: the largest of the run)',
     )
     parser.add_argument(
         '--lr-batch',
-        type=int,
+        type=positive,
         help='images an update that it works with (default: those of the run)',
     )
     parser.add_argument(
@@ -284,7 +284,7 @@ def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
     )
     parser.add_argument(
         '--phases',
-        type=int,
+        type=positive,
         default=4,
         help='phases of the training to tell apart, at most; the advice is '
         'for the last (4)',
@@ -294,13 +294,7 @@ def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
         type=Path,
         help=f'figure to write (default: WORK_DIR/{FIGURE})',
     )
-    args = parser.parse_args(argv)
-    for name in ('lr', 'lr_batch', 'phases'):
-        value = getattr(args, name)
-        if value is not None and not 0 < value < inf:
-            option = name.replace('_', '-')
-            parser.error(f'--{option} {value} is not a positive number')
-    return args
+    return parser.parse_args(argv)
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -318,7 +312,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         records = read_records(args.work_dir)
         if not records:
-            raise ValueError(
+            raise ConfigError(
                 f'{args.work_dir}: GradientNoiseHook has measured nothing '
                 'yet; its interval counts updates'
             )
@@ -330,17 +324,17 @@ def main(argv: Sequence[str] | None = None) -> int:
                 f'batch than the last, {batch} images, are left out',
                 file=sys.stderr,
             )
-        lr = args.lr or peak_lr(same)
+        lr = args.lr or max(record['lr'] for record in same)
         lr_batch = args.lr_batch or batch
         split = phases(same, args.phases)
         names = parts_of(split[-1])
         if args.part not in names:
-            raise ValueError(
+            raise ConfigError(
                 f'--part {args.part}: measured were {", ".join(names)}'
             )
         scale = part_scale(split[-1], args.part)
         if isnan(scale.value):
-            raise ValueError(
+            raise ConfigError(
                 'every measured gradient is zero: is the model frozen?'
             )
         figure = draw(split, scale, lr, lr_batch)

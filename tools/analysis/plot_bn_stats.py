@@ -11,14 +11,20 @@ Example::
 from __future__ import annotations
 
 import argparse
+import importlib.util
 import io
 import sys
 from collections.abc import Sequence
 from pathlib import Path
 
+if importlib.util.find_spec('mmdet_megdet') is None:
+    sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
+
 import matplotlib.pyplot as plt
-from bn_monitor.page import SECTIONS, render
-from bn_monitor.records import read_records
+from bn_monitor.figures import SECTIONS
+from bn_monitor.page import render
+
+from mmdet_megdet.monitor import read_records
 
 REPORT = 'bn_report.html'
 
@@ -37,19 +43,18 @@ def main(argv: Sequence[str] | None = None) -> int:
         description='Show what BNStatsMonitorHook measured: three figures '
         'and a report that holds them.'
     )
-    parser.add_argument('work_dir', help='work dir of the training run')
+    parser.add_argument(
+        'work_dir', type=Path, help='work dir of the training run'
+    )
     parser.add_argument(
         '--out',
         type=Path,
         help='folder to write to (default: WORK_DIR/bn_stats)',
     )
     args = parser.parse_args(argv)
-    work_dir = Path(args.work_dir)
-    out = args.out or work_dir / 'bn_stats'
+    out = args.out or args.work_dir / 'bn_stats'
     try:
-        records, note = read_records(work_dir)
-        if note is not None:
-            print(f'note: {note}', file=sys.stderr)
+        records = read_records(args.work_dir)
         out.mkdir(parents=True, exist_ok=True)
         figures = {}
         for name, section in SECTIONS.items():
@@ -59,7 +64,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             plt.close(figure)
             figures[name] = buffer.getvalue()
             (out / f'{name}.png').write_bytes(figures[name])
-        page = render(records, figures, work_dir.resolve().name)
+        page = render(records, figures, args.work_dir.resolve().name)
         (out / REPORT).write_text(page, encoding='utf-8')
     except (ValueError, OSError) as error:
         print(f'error: {error}', file=sys.stderr)

@@ -12,21 +12,28 @@ Example::
 from __future__ import annotations
 
 import argparse
+import importlib.util
 import json
 import re
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
+
+if importlib.util.find_spec('mmdet_megdet') is None:
+    sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 import matplotlib
 
 matplotlib.use('Agg')
 
 import matplotlib.pyplot as plt
+from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 from mmengine.config import Config
+
+from mmdet_megdet.errors import ConfigError
 
 METRIC = re.compile(r'mAP(_50|_75)?$')
 
@@ -51,36 +58,6 @@ class Curves(NamedTuple):
     by_epoch: bool
 
 
-def read_scalars(path: Path) -> list[dict]:
-    """Read a ``scalars.json``: one JSON object a line.
-
-    Args:
-        path (Path): The file. Its last line may be cut off: the job may be
-            writing it.
-
-    Returns:
-        list[dict]: The records in the order of the file.
-
-    Raises:
-        ValueError: If another line isn't a JSON object.
-    """
-    records = []
-    lines = path.read_text().splitlines()
-    for number, line in enumerate(lines, 1):
-        try:
-            record = json.loads(line)
-        except ValueError:
-            record = None
-        if isinstance(record, dict):
-            records.append(record)
-        elif number < len(lines):
-            raise ValueError(
-                f'{path}, line {number}: not a JSON object: {line[:60]!r}. '
-                'Remove the line to plot the rest.'
-            )
-    return records
-
-
 def load_work_dir(work_dir: str | Path) -> list[dict]:
     """Load the records of the latest run and of those that it resumed.
 
@@ -91,28 +68,47 @@ def load_work_dir(work_dir: str | Path) -> list[dict]:
         list[dict]: Records of training and validation.
 
     Raises:
-        FileNotFoundError: If there is no such folder, or no training has
-            logged anything in it.
+        ConfigError: If there is no such folder, no training has logged
+            anything in it, or a line is broken.
     """
     work_dir = Path(work_dir)
     if not work_dir.is_dir():
-        raise FileNotFoundError(f'{work_dir}: no such folder.')
+        raise ConfigError(f'{work_dir}: no such folder.')
     # Names are timestamps: their order is that of the runs.
     paths = sorted(work_dir.glob('*/vis_data/scalars.json'), reverse=True)
     records: list[dict] = []
     for path in paths:
-        earlier = read_scalars(path)
+        earlier = _read(path)
         if not any(map(_is_training, earlier)):
             continue
         records = join(earlier, records)
-        if not _resumed(path.with_name('config.py')):
+        config = path.with_name('config.py')
+        if not config.exists() or not Config.fromfile(
+            config, import_custom_modules=False
+        ).get('resume'):
             break
     if not records:
-        raise FileNotFoundError(
+        raise ConfigError(
             f'{work_dir} holds no */vis_data/scalars.json with training '
             'records: is it the work dir of a training run, and has the first '
             'log interval passed?'
         )
+    return records
+
+
+def _read(path: Path) -> list[dict]:
+    """Read one JSON object a line; the last may be cut off, still written."""
+    records = []
+    lines = path.read_text().splitlines()
+    for number, line in enumerate(lines, 1):
+        try:
+            records.append(json.loads(line))
+        except ValueError:
+            if number < len(lines):
+                raise ConfigError(
+                    f'{path}, line {number}: not a JSON object: {line[:60]!r}.'
+                    ' Remove the line to plot the rest.'
+                ) from None
     return records
 
 
@@ -144,18 +140,14 @@ def join(earlier: list[dict], later: list[dict]) -> list[dict]:
     return kept + later
 
 
+def _is_training(record: dict) -> bool:
+    return 'iter' in record
+
+
 def extract(records: list[dict]) -> Curves:
-    """Sort records into curves.
-
-    Args:
-        records (list[dict]): As :func:`load_work_dir` returns them.
-
-    Returns:
-        Curves: The curves.
-    """
-    curves = Curves(
-        {}, {}, {}, any('epoch' in r for r in records if _is_training(r))
-    )
+    """Sort records, as :func:`load_work_dir` returns them, into curves."""
+    by_epoch = any('epoch' in r for r in records if _is_training(r))
+    curves = Curves({}, {}, {}, by_epoch)
     for record in records:
         training = _is_training(record)
         for name, value in record.items():
@@ -175,17 +167,11 @@ def extract(records: list[dict]) -> Curves:
 
 
 def lr_scale(rates: dict[str, Curve]) -> str:
-    """Choose the axis for the learning rate.
+    """Choose the axis for the learning rate: 'linear' or 'log'.
 
     A linear axis shows a linear warm-up as the straight line that it is. A
     logarithmic one is better where more than a quarter of the points would
     lie flat on the bottom, below a fiftieth of the peak.
-
-    Args:
-        rates (dict[str, Curve]): Learning rates.
-
-    Returns:
-        str: ``'linear'`` or ``'log'``.
     """
     values = [value for _, curve in rates.values() for value in curve]
     if not values or min(values) <= 0:
@@ -195,15 +181,7 @@ def lr_scale(rates: dict[str, Curve]) -> str:
 
 
 def draw(curves: Curves, title: str) -> Figure:
-    """Draw the curves below each other.
-
-    Args:
-        curves (Curves): What to draw.
-        title (str): Title of the figure.
-
-    Returns:
-        Figure: The figure.
-    """
+    """Draw the curves below each other."""
     rows = 3 if curves.metrics else 2
     figure, axes = plt.subplots(
         rows, 1, figsize=(9, 3 * rows + 0.5), layout='constrained'
@@ -226,7 +204,9 @@ def draw(curves: Curves, title: str) -> Figure:
     return figure
 
 
-def _plot(axis, group: dict[str, Curve], label: str, **style) -> None:
+def _plot(
+    axis: Axes, group: dict[str, Curve], label: str, **style: Any
+) -> None:
     for number, (name, curve) in enumerate(group.items()):
         # Colours come round after 10 curves; the total loss stands out.
         style['linestyle'] = ('-', '--', ':')[number // 10 % 3]
@@ -237,17 +217,6 @@ def _plot(axis, group: dict[str, Curve], label: str, **style) -> None:
     axis.grid(alpha=0.3)
     if group:
         axis.legend(loc='center left', bbox_to_anchor=(1, 0.5), fontsize=8)
-
-
-def _is_training(record: dict) -> bool:
-    return 'iter' in record
-
-
-def _resumed(config: Path) -> bool:
-    if not config.exists():
-        return False
-    loaded = Config.fromfile(config, import_custom_modules=False)
-    return bool(loaded.get('resume'))
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -264,15 +233,19 @@ def main(argv: Sequence[str] | None = None) -> int:
         description='Plot learning rate, losses and validation AP of a '
         'training run.'
     )
-    parser.add_argument('work_dir', help='work dir of the training run')
     parser.add_argument(
-        '--out', help='figure to write (default: WORK_DIR/log.png)'
+        'work_dir', type=Path, help='work dir of the training run'
+    )
+    parser.add_argument(
+        '--out',
+        type=Path,
+        help='figure to write (default: WORK_DIR/log.png)',
     )
     args = parser.parse_args(argv)
-    out = Path(args.out or Path(args.work_dir) / 'log.png')
+    out = args.out or args.work_dir / 'log.png'
     try:
         curves = extract(load_work_dir(args.work_dir))
-        figure = draw(curves, Path(args.work_dir).resolve().name)
+        figure = draw(curves, args.work_dir.resolve().name)
         out.parent.mkdir(parents=True, exist_ok=True)
         figure.savefig(out, dpi=120)
         plt.close(figure)

@@ -32,6 +32,8 @@ from matplotlib.figure import Figure
 from mmengine.config import Config, DictAction
 from rehearsal import Schedule, rehearse
 
+from mmdet_megdet.arguments import positive
+
 
 def write_csv(schedule: Schedule, path: Path) -> None:
     """Write all updates, floats in full.
@@ -155,13 +157,6 @@ def main(argv: Sequence[str] | None = None) -> int:
         print(f'error: {error}', file=sys.stderr)
         return 1
     return 0
-
-
-def positive(text: str) -> int:
-    """Read a positive whole number."""
-    if not text.isdecimal() or int(text) == 0:
-        raise argparse.ArgumentTypeError(f'{text!r} is no positive number')
-    return int(text)
 
 
 if __name__ == '__main__':

@@ -9,46 +9,25 @@ memory grow by over a quarter of as much.
 
 from __future__ import annotations
 
-import argparse
-import contextlib
-import importlib.util
 import json
-import os
+import multiprocessing
 import random
-import resource
-import subprocess
+import re
 import sys
 import tempfile
 import time
+from collections.abc import Sequence
+from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 from typing import Any
 
-if importlib.util.find_spec('mmdet_megdet') is None:
-    sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
+from measuring import markdown, parser_of, positive
 
 # Of train2017.
 IMAGES, ANNOTATIONS = 118_287, 911_590
 MOST_TIME, MOST_MEMORY = 1 / 10, 1 / 4
-RUNS = {
-    'data set': "mmdet's CocoDataset",
-    'boxes': 'check, boxes',
-    'masks': 'check, masks too',
-}
-
-
-def parse_args() -> argparse.Namespace:
-    """Read the command line."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument('--images', type=int, default=IMAGES)
-    parser.add_argument('--annotations', type=int, default=ANNOTATIONS)
-    parser.add_argument(
-        '--points', type=int, default=23, help='of a polygon (default: 23)'
-    )
-    parser.add_argument(
-        '--file', help='write it here and keep it, or take it if it is there'
-    )
-    parser.add_argument('--run', choices=RUNS, help=argparse.SUPPRESS)
-    return parser.parse_args()
+DATA_SET = "mmdet's CocoDataset"
+RUNS = (DATA_SET, 'check, boxes', 'check, masks too')
 
 
 def write_file(path: Path, images: int, annotations: int, points: int) -> None:
@@ -97,28 +76,24 @@ def write_file(path: Path, images: int, annotations: int, points: int) -> None:
             id=900_000 + i,
         )
 
-    with path.open('w') as file:
-        for start, part in (
-            ('{"images": [', map(image, range(images))),
-            ('], "annotations": [', map(annotation, range(annotations))),
-        ):
-            file.write(start)
-            for i, entry in enumerate(part):
-                file.write((', ' if i else '') + json.dumps(entry))
-        categories = [
+    content = dict(
+        images=list(map(image, range(images))),
+        annotations=list(map(annotation, range(annotations))),
+        categories=[
             dict(supercategory='thing', id=key, name=name)
             for key, name in zip(ids, names, strict=True)
-        ]
-        file.write(f'], "categories": {json.dumps(categories)}}}')
+        ],
+    )
+    path.write_text(json.dumps(content))
 
 
-def measure(name: str, path: Path) -> dict[str, float]:
+def measure(name: str, path: Path) -> tuple[float, float]:
     """Do one of the runs in this process.
 
     Returns:
-        dict: Seconds of CPU time (nothing here is in parallel, and the time
-        on the clock depends on what else runs), and bytes by which memory
-        grew at its peak.
+        tuple[float, float]: Seconds of CPU time (nothing here is in parallel,
+        and the time on the clock depends on what else runs), and MB by which
+        memory grew at its peak.
     """
     from mmengine.registry import DATASETS, init_default_scope
 
@@ -128,77 +103,65 @@ def measure(name: str, path: Path) -> dict[str, float]:
     # Imports all that registers something, as training has done by then.
     with DATASETS.switch_scope_and_registry('mmdet') as registry:
         registry.get('CocoDataset')
-    config: dict[str, Any] = dict(
+    dataset: dict[str, Any] = dict(
         type='CocoDataset',
         ann_file=str(path),
         data_prefix=dict(img=''),
         filter_cfg=dict(filter_empty_gt=True, min_size=32),
-        pipeline=[dict(type='LoadAnnotations', with_mask=name == 'masks')],
+        pipeline=[dict(type='LoadAnnotations', with_mask='masks' in name)],
     )
-    before, started = resident(), time.process_time()
-    if name == 'data set':
-        with contextlib.redirect_stdout(sys.stderr):
-            DATASETS.build(config)
+    before, started = memory('VmRSS'), time.process_time()
+    if name == DATA_SET:
+        DATASETS.build(dataset)
     else:
-        cfg = dict(
-            default_scope='mmdet', train_dataloader=dict(dataset=config)
-        )
-        levels = {verdict.level for verdict in judge(cfg).verdicts}
+        loader = dict(dataset=dataset)
+        found = judge(dict(default_scope='mmdet', train_dataloader=loader))
+        levels = {verdict.level for verdict in found.verdicts}
         assert levels == {'sound'}, levels
-    seconds = time.process_time() - started
-    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
-    return dict(seconds=seconds, bytes=peak - before)
+    return time.process_time() - started, memory('VmHWM') - before
 
 
-def resident() -> int:
-    """Return the bytes of memory that this process holds."""
-    pages = int(Path('/proc/self/statm').read_text().split()[1])
-    return pages * os.sysconf('SC_PAGE_SIZE')
+def memory(kind: str) -> float:
+    """Return MB that this process holds, or held at most."""
+    status = Path('/proc/self/status').read_text()
+    return int(re.search(rf'{kind}:\s+(\d+) kB', status)[1]) / 1000
 
 
-def measure_apart(name: str, path: Path) -> dict[str, float]:
-    """Do one of the runs in a process of its own."""
-    done = subprocess.run(
-        [sys.executable, __file__, '--run', name, '--file', str(path)],
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    if done.returncode:
-        sys.exit(f'error: {RUNS[name]} failed:\n{done.stderr}')
-    return json.loads(done.stdout.splitlines()[-1])
-
-
-def compare(path: Path) -> bool:
-    """Print all runs; return whether the checks are within their bounds."""
-    first, within = None, True
-    for name, title in RUNS.items():
-        found = measure_apart(name, path)
-        first = first or found
-        shares = {key: found[key] / first[key] for key in found}
-        print(
-            f'{title:22} {found["seconds"]:8.2f} s ({shares["seconds"]:6.1%})'
-            f' {found["bytes"] / 1e6:8.0f} MB ({shares["bytes"]:6.1%})',
-            flush=True,
-        )
-        if name != 'data set':
-            within &= shares['seconds'] <= MOST_TIME
-            within &= shares['bytes'] <= MOST_MEMORY
-    return within
-
-
-def main() -> int:
+def main(argv: Sequence[str] | None = None) -> int:
     """Compare; return the exit status."""
-    args = parse_args()
-    if args.run:
-        print(json.dumps(measure(args.run, Path(args.file))))
-        return 0
+    parser = parser_of(__doc__)
+    add = parser.add_argument
+    add('--images', type=positive, default=IMAGES, help='number of them')
+    add('--annotations', type=positive, default=ANNOTATIONS, help='of them')
+    add('--points', type=positive, default=23, help='of a polygon')
+    add('--file', help='write it here and keep it, or take it if it is there')
+    args = parser.parse_args(argv)
+    spawn = multiprocessing.get_context('spawn')
     with tempfile.TemporaryDirectory() as folder:
         path = Path(args.file or Path(folder, 'annotations.json'))
         if not path.exists():
             write_file(path, args.images, args.annotations, args.points)
         print(f'{path.stat().st_size / 1e6:.0f} MB of annotations')
-        return 0 if compare(path) else 1
+        found = []
+        for name in RUNS:
+            with ProcessPoolExecutor(1, mp_context=spawn) as process:
+                found.append(process.submit(measure, name, path).result())
+    rows, within = [], True
+    for name, (seconds, mb) in zip(RUNS, found, strict=True):
+        time_share, memory_share = seconds / found[0][0], mb / found[0][1]
+        rows.append(
+            {
+                'run': name,
+                'CPU s': f'{seconds:.2f}',
+                'x time': f'{time_share:.3f}',
+                'MB': f'{mb:.0f}',
+                'x memory': f'{memory_share:.3f}',
+            }
+        )
+        if name != DATA_SET:
+            within &= time_share <= MOST_TIME and memory_share <= MOST_MEMORY
+    print(markdown(rows))
+    return 0 if within else 1
 
 
 if __name__ == '__main__':

@@ -1,7 +1,7 @@
 # Copyright (c) mmdet_megdet contributors. All rights reserved.
 """Whether the advice for batch and learning rate holds: AP after training.
 
-The narrow Faster R-CNN of ``sync_or_local_runs.py`` on generated images,
+The narrow Faster R-CNN of ``narrow_detector.py`` on generated images,
 trained by SGD in one process at 8, 32 and 128 images an update, which are 1,
 4 and 16 micro-steps of 8 images. All runs see as many images, with warm-up
 and drop at the same epochs, and BatchNorm over 8 images.
@@ -26,29 +26,18 @@ Example::
 from __future__ import annotations
 
 import argparse
-import importlib.util
-import json
-import math
-import os
-import sys
 import time
 from collections.abc import Sequence
 from pathlib import Path
 from statistics import fmean, stdev
 from typing import Any
 
-if importlib.util.find_spec('mmdet_megdet') is None:
-    sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
-
-import cv2
-import torch
-from bench_ranks import positive
+import narrow_detector as narrow
+from measuring import markdown, parser_of, positive
 from mmdet.utils import register_all_modules
 from mmengine.config import Config
-from sync_or_local_runs import COMMON, CONFIGS, OVERRIDES, SIZE
 
 from mmdet_megdet.cli import build_runner
-from mmdet_megdet.demo_data import generate_shapes
 from mmdet_megdet.errors import NonFiniteLossError
 from mmdet_megdet.hooks import ModuleVarianceHook
 from mmdet_megdet.noise import (
@@ -63,7 +52,8 @@ from mmdet_megdet.noise import (
 BASE = 8
 BATCHES = (32, 128)
 RATES = (0.02, 0.04, 0.08)
-RULES = ('linear', 'square root', 'advice', 'advice + AGVM')
+# The first at 32 images measures what the advice starts from.
+RULES = ('square root', 'linear', 'advice', 'advice + AGVM')
 PARTS = ('total', 'backbone', 'neck', 'rpn_head', 'roi_head.bbox_head')
 
 
@@ -71,7 +61,7 @@ def config(
     args: argparse.Namespace, seed: int, batch: int, rule: str, lr: float
 ) -> Config:
     """Return the config of a run."""
-    cfg = Config.fromfile(CONFIGS / 'shapes_r18_fpn.py')
+    cfg = Config.fromfile(narrow.CONFIGS / 'shapes_r18_fpn.py')
     epochs, per_epoch = args.epochs, args.images[0] // batch
     name = f'{batch}_{rule.replace(" ", "_")}_{lr:.4g}_{seed}'
     settings = {
@@ -100,7 +90,7 @@ def config(
         settings['default_hooks.module_variance'] = dict(
             type='ModuleVarianceHook'
         )
-    cfg.merge_from_dict(COMMON | OVERRIDES['shapes'] | settings)
+    cfg.merge_from_dict(narrow.COMMON | narrow.SHAPES | settings)
     return cfg
 
 
@@ -113,15 +103,13 @@ def train(cfg: Config) -> dict[str, Any]:
     """Make a run; one that diverges has an AP of None."""
     began = time.monotonic()
     runner = build_runner(cfg)
-    result: dict[str, Any] = dict(bbox_mAP=None, bbox_mAP_50=None)
+    result: dict[str, Any] = dict.fromkeys(narrow.METRICS)
     try:
         runner.train()
     except NonFiniteLossError as error:
         result['diverged'] = str(error)
     else:
-        scalars = runner.message_hub.log_scalars
-        for name in result:
-            result[name] = float(scalars[f'val/coco/{name}'].current())
+        result |= narrow.average_precisions(runner)
     for hook in runner.hooks:
         if isinstance(hook, ModuleVarianceHook):
             result['factors'] = hook.factors
@@ -143,7 +131,7 @@ def measured(folder: Path, epochs: int) -> dict[str, NoiseScale]:
     }
 
 
-class Runs:
+class Runs(narrow.Results):
     """The runs that there are, and those that are to be made.
 
     Args:
@@ -151,50 +139,39 @@ class Runs:
     """
 
     def __init__(self, args: argparse.Namespace) -> None:
+        super().__init__(args.out)
         self.args = args
-        self.path = args.out / 'runs.jsonl'
-        self.done: list[dict[str, Any]] = []
-        if self.path.exists():
-            lines = self.path.read_text().splitlines()
-            self.done = [json.loads(line) for line in lines]
 
-    def get(
+    def run(
         self, seed: int, batch: int, rule: str, lr: float
     ) -> dict[str, Any]:
         """Return a run's result; make the run if it is not there."""
-        facts = dict(
-            seed=seed,
-            batch=batch,
-            rule=rule,
-            lr=lr,
-            epochs=self.args.epochs,
-            images=[*self.args.images],
-        )
-        for result in self.done:
-            if all(
-                math.isclose(result[k], v) if k == 'lr' else result[k] == v
-                for k, v in facts.items()
-            ):
-                return result
-        cfg = config(self.args, seed, batch, rule, lr)
-        result = facts | train(cfg)
-        if batch > BASE:
-            result['noise'] = measured(Path(cfg.work_dir), self.args.epochs)
-        with self.path.open('a') as file:
-            file.write(json.dumps(result) + '\n')
-        self.done.append(result)
-        print(f'\n{table(self.done)}', flush=True)
+        facts = dict(seed=seed, batch=batch, rule=rule, lr=lr)
+        length = dict(epochs=self.args.epochs, images=[*self.args.images])
+
+        def make() -> dict[str, Any]:
+            cfg = config(self.args, seed, batch, rule, lr)
+            found = train(cfg)
+            if batch > BASE:
+                folder = Path(cfg.work_dir)
+                found['noise'] = measured(folder, self.args.epochs)
+            return found
+
+        before = len(self.done)
+        result = self.get(facts | length, make)
+        if len(self.done) > before:
+            print(f'\n{table(self.done)}', flush=True)
         return result
 
     def seed(self, seed: int) -> None:
         """Make all runs of a seed."""
-        at_base = [self.get(seed, BASE, 'grid', lr) for lr in RATES]
+        at_base = [self.run(seed, BASE, 'grid', lr) for lr in RATES]
         base = max(at_base, key=lambda run: run['bbox_mAP'] or 0.0)['lr']
         noise = None
         for batch in BATCHES:
-            for rule in ('square root', 'linear', *RULES[2:]):
+            for rule in RULES:
                 lr = rate(rule, base, batch, noise)
-                result = self.get(seed, batch, rule, lr)
+                result = self.run(seed, batch, rule, lr)
                 if noise is None:
                     noise = NoiseScale(*result['noise']['total']).value
 
@@ -210,36 +187,26 @@ def rate(rule: str, base: float, batch: int, noise: float | None) -> float:
 
 def table(results: Sequence[dict[str, Any]]) -> str:
     """Return a table in Markdown: a row for each way to train."""
-    lines = [
-        '| batch | rule | lr | bbox mAP, % | AP50, % | noise scale | seeds |',
-        '|---|---|---|---|---|---|---|',
-    ]
-    ways = dict.fromkeys(
-        (r['batch'], r['rule'], r['lr'] if r['rule'] == 'grid' else None)
-        for r in results
-    )
-    for batch, rule, lr in sorted(
-        ways, key=lambda way: (way[0], *map(str, way[1:]))
-    ):
-        runs = [
-            r
-            for r in results
-            if (r['batch'], r['rule']) == (batch, rule)
-            and lr in (None, r['lr'])
-        ]
+    ways: dict[tuple, list[dict[str, Any]]] = {}
+    for r in results:
+        lr = r['lr'] if r['rule'] == 'grid' else None
+        ways.setdefault((r['batch'], r['rule'], str(lr)), []).append(r)
+    rows = []
+    for (batch, rule, _), runs in sorted(ways.items()):
         rates = sorted({f'{r["lr"]:.3g}' for r in runs})
         noise = [r['noise']['total'] for r in runs if 'noise' in r]
-        cells = [
-            str(batch),
-            rule,
-            ' to '.join(dict.fromkeys([rates[0], rates[-1]])),
-            _percent([r['bbox_mAP'] for r in runs]),
-            _percent([r['bbox_mAP_50'] for r in runs]),
-            '; '.join(str(NoiseScale(*values)) for values in noise),
-            ', '.join(str(r['seed']) for r in runs),
-        ]
-        lines.append(f'| {" | ".join(cells)} |')
-    return '\n'.join(lines)
+        rows.append(
+            {
+                'batch': batch,
+                'rule': rule,
+                'lr': ' to '.join(dict.fromkeys([rates[0], rates[-1]])),
+                'bbox mAP, %': _percent([r['bbox_mAP'] for r in runs]),
+                'AP50, %': _percent([r['bbox_mAP_50'] for r in runs]),
+                'noise scale': '; '.join(str(NoiseScale(*v)) for v in noise),
+                'seeds': ', '.join(str(r['seed']) for r in runs),
+            }
+        )
+    return markdown(rows)
 
 
 def _percent(values: Sequence[float | None]) -> str:
@@ -252,45 +219,24 @@ def _percent(values: Sequence[float | None]) -> str:
 
 
 def parse_args(argv: Sequence[str] | None = None) -> argparse.Namespace:
-    """Reads the command line."""
-    parser = argparse.ArgumentParser(
-        description=__doc__.split('\n\n')[0],
-        formatter_class=argparse.ArgumentDefaultsHelpFormatter,
-    )
-    add = parser.add_argument
-    add('--seeds', nargs='+', type=int, default=[0, 1, 2])
-    add('--epochs', type=positive, default=8)
-    add(
-        '--images',
-        nargs=2,
-        type=positive,
-        default=(1024, 160),
-        metavar=('TRAIN', 'VAL'),
-        help='number of generated images',
-    )
-    add('--out', type=Path, default=Path('work_dirs/batch_advice'))
+    """Read the command line."""
+    parser = parser_of(__doc__)
+    parser.add_argument('--epochs', type=positive, default=8, help='of a run')
+    narrow.add_options(parser, (1024, 160), 'work_dirs/batch_advice')
     args = parser.parse_args(argv)
+    narrow.check_no_gpu(parser)
     if args.images[0] % max(BATCHES):
         parser.error(
             f'{args.images[0]} training images are no whole number of '
             f'updates of {max(BATCHES)}: the runs would not see as many'
         )
-    if torch.cuda.is_available():
-        parser.error(
-            'this trains on the CPU, but MMEngine would choose the GPU of '
-            'this machine: set CUDA_VISIBLE_DEVICES=-1'
-        )
     return args
 
 
 def main(argv: Sequence[str] | None = None) -> None:
-    """Makes the runs that are missing and prints the table of all."""
+    """Make the runs that are missing and print the table of all."""
     args = parse_args(argv)
-    train_images, val_images = args.images
-    root = args.out / f'light_{train_images}_{val_images}'
-    cv2.setNumThreads(0)
-    generate_shapes(root, train_images, val_images, SIZE, vary_light=True)
-    os.environ['SHAPES_ROOT'] = str(root)
+    narrow.prepare_images(args)
     register_all_modules(init_default_scope=False)
     runs = Runs(args)
     for seed in args.seeds:

@@ -14,33 +14,28 @@ Example::
 
 from __future__ import annotations
 
-import argparse
-import importlib.util
-import sys
 import tempfile
 import time
 from collections.abc import Sequence
-from pathlib import Path
 from statistics import median
 
-if importlib.util.find_spec('mmdet_megdet') is None:
-    sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
-
 import torch
-from bench_ranks import positive
+from measuring import ROOT, parser_of, positive
 from mmengine.config import Config
 
 from mmdet_megdet.cli import build_runner
 
-CONFIG = 'configs/megdet/bccd_r18_fpn.py'
+CONFIG = ROOT / 'configs' / 'megdet' / 'bccd_r18_fpn.py'
 # The first updates of each kind warm caches and allocators up.
 LEFT_OUT = 2
 
 
 def config(folder: str, updates: int, images: int) -> Config:
     """Return the config: every second update is measured."""
-    cfg = Config.fromfile(Path(__file__).resolve().parents[2] / CONFIG)
-    off = dict.fromkeys(('checkpoint', 'bn_stats', 'rank_watch'))
+    cfg = Config.fromfile(CONFIG)
+    hooks = dict.fromkeys(('checkpoint', 'bn_stats', 'rank_watch'))
+    hooks['total_batch'] = dict(total_batch_size=16)
+    hooks['grad_noise'] = dict(type='GradientNoiseHook', interval=2)
     cfg.merge_from_dict(
         {
             'work_dir': folder,
@@ -50,14 +45,8 @@ def config(folder: str, updates: int, images: int) -> Config:
             'train_cfg': dict(
                 _delete_=True, type='UpdateTrainLoop', max_updates=updates
             ),
-            'val_dataloader': None,
-            'val_cfg': None,
-            'val_evaluator': None,
-            'default_hooks': off
-            | dict(
-                total_batch=dict(total_batch_size=16),
-                grad_noise=dict(type='GradientNoiseHook', interval=2),
-            ),
+            **dict.fromkeys(('val_dataloader', 'val_cfg', 'val_evaluator')),
+            'default_hooks': hooks,
         }
     )
     return cfg
@@ -72,30 +61,25 @@ def measure(updates: int, images: int) -> tuple[list[float], list[float]]:
     """
     with tempfile.TemporaryDirectory() as folder:
         runner = build_runner(config(folder, updates, images))
-        seconds, run_iter = [], runner.train_loop.run_iter
+        loop = runner.train_loop
+        seconds, run_iter = [], loop.run_iter
 
-        def timed(*args) -> None:
+        def timed(*batch: object) -> None:
             began = time.process_time()
-            run_iter(*args)
+            run_iter(*batch)
             seconds.append(time.process_time() - began)
 
-        runner.train_loop.run_iter = timed
+        loop.run_iter = timed
         runner.train()
     return seconds[2 * LEFT_OUT :: 2], seconds[2 * LEFT_OUT + 1 :: 2]
 
 
 def main(argv: Sequence[str] | None = None) -> None:
-    """Runs the benchmark."""
-    parser = argparse.ArgumentParser(
-        description=__doc__.split('\n\n')[0],
-        formatter_class=argparse.ArgumentDefaultsHelpFormatter,
-    )
-    parser.add_argument(
-        '--updates', type=positive, default=60, help='of each kind'
-    )
-    parser.add_argument(
-        '--images', type=positive, default=4, help='of a micro-step'
-    )
+    """Run the benchmark."""
+    parser = parser_of(__doc__)
+    add = parser.add_argument
+    add('--updates', type=positive, default=60, help='of each kind')
+    add('--images', type=positive, default=4, help='of a micro-step')
     args = parser.parse_args(argv)
     torch.set_num_threads(1)
     plain, measured = measure(2 * (args.updates + LEFT_OUT), args.images)

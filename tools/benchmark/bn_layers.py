@@ -3,14 +3,18 @@
 
 from __future__ import annotations
 
+from typing import Any
+
+import measuring  # noqa: F401  (finds mmdet_megdet)
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 from torch.autograd import Function
-from torch.nn.modules._functions import SyncBatchNorm as TorchFunction
 
 from mmdet_megdet.sync_bn import MegDetSyncBN
-from mmdet_megdet.sync_bn.groups import bn_group
+from mmdet_megdet.sync_bn.function import SyncBatchNormFunction
+from mmdet_megdet.sync_bn.moments import Running
+from mmdet_megdet.upstream.torch_names import synchronised_batch_norm
 
 
 class OneRankMegDetSyncBN(MegDetSyncBN):
@@ -20,29 +24,33 @@ class OneRankMegDetSyncBN(MegDetSyncBN):
     synchronised path costs beyond communication could not be seen.
     """
 
-    def _synchronises(self) -> bool:
-        return True
-
-    def _group(self, device: torch.device) -> dist.ProcessGroup:
-        return dist.group.WORLD
+    def forward(self, input: Tensor) -> Tensor:
+        """Normalise ``input`` of shape (N, C, H, W)."""
+        running = Running(
+            self.running_mean,
+            self.running_var,
+            self.num_batches_tracked,
+            self.momentum,
+        )
+        return SyncBatchNormFunction.apply(
+            input, self.weight, self.bias, self.eps, running, dist.group.WORLD
+        )
 
 
 class AllReduce(Function):
     """Sum over all ranks; so is the gradient's way back."""
 
     @staticmethod
-    def forward(ctx, vector: Tensor) -> Tensor:
-        """The sum of all ranks' vectors."""
+    def forward(ctx: Any, vector: Tensor) -> Tensor:
+        """Return the sum of all ranks' vectors."""
         total = vector.clone()
         dist.all_reduce(total)
         return total
 
     @staticmethod
-    def backward(ctx, gradient: Tensor) -> Tensor:
-        """The sum of all ranks' gradients."""
-        total = gradient.clone()
-        dist.all_reduce(total)
-        return total
+    def backward(ctx: Any, gradient: Tensor) -> Tensor:
+        """Return the sum of all ranks' gradients."""
+        return AllReduce.forward(ctx, gradient)
 
 
 class Meet(Function):
@@ -53,20 +61,20 @@ class Meet(Function):
     """
 
     @staticmethod
-    def forward(ctx, x: Tensor, group: dist.ProcessGroup) -> Tensor:
-        """``x``, once all ranks are here."""
-        ctx.group, numbers = group, 2 * x.shape[1]
+    def forward(ctx: Any, x: Tensor) -> Tensor:
+        """Return ``x``, once all ranks are here."""
+        numbers = 2 * x.shape[1]
         ctx.sums = x.new_zeros(numbers, dtype=torch.float64)
-        dist.all_reduce(ctx.sums.new_zeros(numbers + 1), group=group)
+        dist.all_reduce(ctx.sums.new_zeros(numbers + 1), group=MeetingBN.group)
         # A view could not be changed in place, as ReLU does.
         ctx.mark_dirty(x)
         return x
 
     @staticmethod
-    def backward(ctx, gradient: Tensor) -> tuple[Tensor, None]:
-        """The gradient, once all ranks are here."""
-        dist.all_reduce(ctx.sums, group=ctx.group)
-        return gradient, None
+    def backward(ctx: Any, gradient: Tensor) -> Tensor:
+        """Return the gradient, once all ranks are here."""
+        dist.all_reduce(ctx.sums, group=MeetingBN.group)
+        return gradient
 
 
 class MeetingBN(nn.BatchNorm2d):
@@ -74,11 +82,14 @@ class MeetingBN(nn.BatchNorm2d):
 
     It is here to be measured: what it costs beyond plain BatchNorm is
     waiting, which any layer pays that makes one collective each way.
+    ``group`` is not the default one, in which DDP's collectives are.
     """
+
+    group: dist.ProcessGroup | None = None
 
     def forward(self, input: Tensor) -> Tensor:
         """Normalise ``input`` of shape (N, C, H, W) by this rank's batch."""
-        return Meet.apply(super().forward(input), bn_group(None, input.device))
+        return Meet.apply(super().forward(input))
 
 
 class TextbookSyncBN(nn.BatchNorm2d):
@@ -94,8 +105,8 @@ class TextbookSyncBN(nn.BatchNorm2d):
         x = input.float()
         moments = torch.cat([x.mean((0, 2, 3)), (x * x).mean((0, 2, 3))])
         moments = AllReduce.apply(moments) / dist.get_world_size()
-        mean, mean_square = moments.chunk(2)
-        var = mean_square - mean * mean
+        mean, square = moments.chunk(2)
+        var = square - mean * mean
         scale = self.weight * (var + self.eps).rsqrt()
         shift = self.bias - mean * scale
         with torch.no_grad():
@@ -111,32 +122,27 @@ class TorchSyncBN(nn.SyncBatchNorm):
     def forward(self, input: Tensor) -> Tensor:
         """Normalise ``input`` of shape (N, C, H, W), on a GPU."""
         self.num_batches_tracked.add_(1)
-        return TorchFunction.apply(
-            input,
-            self.weight,
-            self.bias,
-            self.running_mean,
-            self.running_var,
-            self.eps,
-            self.momentum,
-            dist.group.WORLD,
-            dist.get_world_size(),
-        )
+        return synchronised_batch_norm(self, input)
 
 
-def make_layers(channels: int, device: torch.device) -> dict[str, nn.Module]:
-    """The layers by the name that the tables show, the plain one first.
+def layer_types(device: torch.device) -> dict[str, type[nn.Module]]:
+    """Return the layers that are compared by name, the plain one first.
 
     Args:
-        channels (int): Number of features.
         device (torch.device): ``nn.SyncBatchNorm`` takes part on GPUs alone.
     """
     alone = dist.get_world_size() == 1
-    types = dict(
+    types: dict[str, type[nn.Module]] = dict(
         plain=nn.BatchNorm2d,
         ours=OneRankMegDetSyncBN if alone else MegDetSyncBN,
         textbook=TextbookSyncBN,
     )
     if device.type == 'cuda':
         types['nn.SyncBatchNorm'] = TorchSyncBN
+    return types
+
+
+def make_layers(channels: int, device: torch.device) -> dict[str, nn.Module]:
+    """Return one of each, for so many channels."""
+    types = layer_types(device)
     return {name: kind(channels).to(device) for name, kind in types.items()}

@@ -11,10 +11,12 @@ from typing import NamedTuple
 import torch
 import torch.distributed as dist
 
-from mmdet_megdet.sync_bn.observation import CollectiveTimer
+from mmdet_megdet.sync_bn import CollectiveTimer, kernels
+from mmdet_megdet.text import these_ranks
 
-from .meeting import Meeting
-from .report import Finding, failure, gigabytes, passed, warning
+from .machine import PLAIN_REMEDY
+from .ranks import Meeting
+from .report import Finding, failure, passed, readable_bytes, warning
 
 SIZES = tuple(4**power for power in range(1, 9))  # bytes: 4 to 64 KB
 _REPEATS = 30
@@ -44,8 +46,20 @@ class Group(NamedTuple):
     process_group: dist.ProcessGroup
 
 
+def check_kernels(meeting: Meeting) -> Iterator[Finding]:
+    """Say which kernels each rank runs; a collective."""
+    by_rank = meeting.gather(kernels.outcome(meeting.device))
+    for outcome in sorted(set(by_rank)):
+        ranks = [r for r, found in enumerate(by_rank) if found == outcome]
+        if len(ranks) == len(by_rank) and not kernels.fault(meeting.device):
+            yield passed('kernels', f'all ranks: {outcome}')
+        else:
+            text = f'{these_ranks(ranks)}: {outcome}'
+            yield warning('kernels', text, PLAIN_REMEDY)
+
+
 def check_sums(meeting: Meeting, group: Group) -> Iterator[Finding]:
-    """Hold sums of whole numbers against their closed form, on every rank.
+    """Hold sums of whole numbers against their closed form; a collective.
 
     Rank r contributes ``(r + 1) * (1 + i % 7)`` at place i, so the sum is
     ``sum(r + 1) * (1 + i % 7)``: exact in every dtype used, up to 1,500
@@ -72,8 +86,7 @@ def check_sums(meeting: Meeting, group: Group) -> Iterator[Finding]:
     if bad:
         yield failure(
             'all-reduce',
-            f'{group.name}: wrong on {meeting.listed(bad)}: '
-            f'{by_rank[bad[0]][0]}',
+            f'{group.name}: wrong on {these_ranks(bad)}: {by_rank[bad[0]][0]}',
             'Do not train on this: look for a device, driver or network '
             'card that fails (nvidia-smi -q, dmesg), or NCCL variables that '
             'force an algorithm (NCCL_ALGO, NCCL_PROTO).',
@@ -96,7 +109,7 @@ def check_beside_buckets(
         group (Group): Whose BatchNorm it is.
         bn (ProcessGroup): BatchNorm's own of the same ranks.
     """
-    device, everyone = meeting.device, len(meeting.names)
+    check, device = 'all-reduce beside buckets', meeting.device
     size = _LARGE[device.type] // 4
     buckets = [torch.ones(size, device=device) for _ in range(_BUCKETS)]
     under_way, sums = [], []
@@ -113,42 +126,42 @@ def check_beside_buckets(
     _wait(device)
     seconds = time.perf_counter() - begin
     right = all(bool((s == len(group.ranks)).all()) for s in sums)
-    right &= all(bool((b == everyone).all()) for b in buckets)
+    right &= all(bool((b == len(meeting.hosts)).all()) for b in buckets)
     by_rank = meeting.gather((right, seconds))
     wrong = [rank for rank, (fine, _) in enumerate(by_rank) if not fine]
     if wrong:
         yield failure(
-            'all-reduce beside buckets',
-            f'{group.name}: wrong sums on {meeting.listed(wrong)}',
+            check,
+            f'{group.name}: wrong sums on {these_ranks(wrong)}',
             'Do not train on this: collectives of two process groups disturb '
             'each other (docs/troubleshooting.md, "It hangs").',
         )
-        return
-    yield passed(
-        'all-reduce beside buckets',
-        f'{group.name}: {len(sums)} of BatchNorm beside {_BUCKETS} of '
-        f'{gigabytes(4 * size)} in {max(t for _, t in by_rank) * 1e3:.3g} ms',
-    )
+    else:
+        slowest = max(seconds for _, seconds in by_rank)
+        yield passed(
+            check,
+            f'{group.name}: {len(sums)} of BatchNorm beside {_BUCKETS} of '
+            f'{readable_bytes(4 * size)} in {slowest * 1e3:.3g} ms',
+        )
 
 
 def latencies(meeting: Meeting, group: Group) -> dict[int, float]:
-    """Seconds of a small all-reduce by its bytes; a collective.
+    """Time small all-reduces; a collective.
 
-    The median of each rank, and of those the largest.
+    Returns:
+        dict[int, float]: Seconds by bytes: the median of each rank, and of
+        those the largest.
     """
-    own = [
-        _all_reduce_seconds(meeting.device, group, size, _REPEATS)
+    own = {
+        size: _all_reduce_seconds(meeting.device, group, size, _REPEATS)
         for size in SIZES
-    ]
-    by_rank = meeting.gather(own)
-    return {
-        size: max(t)
-        for size, t in zip(SIZES, zip(*by_rank, strict=True), strict=True)
     }
+    by_rank = meeting.gather(own)
+    return {size: max(found[size] for found in by_rank) for size in SIZES}
 
 
 def bandwidth(meeting: Meeting, group: Group) -> tuple[int, float]:
-    """Bytes and seconds of a large all-reduce; a collective."""
+    """Return bytes and seconds of a large all-reduce; a collective."""
     size = _LARGE[meeting.device.type]
     own = _all_reduce_seconds(meeting.device, group, size, _LARGE_REPEATS)
     return size, max(meeting.gather(own))
@@ -157,45 +170,49 @@ def bandwidth(meeting: Meeting, group: Group) -> tuple[int, float]:
 def describe(
     group: Group, small: dict[int, float], size: int, seconds: float
 ) -> Iterator[Finding]:
-    """The figures in words."""
-    listed = ', '.join(
-        f'{_bytes(n)} {t * 1e6:.0f} us' for n, t in small.items()
+    """Tell the figures of :func:`latencies` and :func:`bandwidth`."""
+    texts = (
+        f'{n} B {t * 1e6:.0f} us'
+        if n < 1024
+        else f'{n // 1024} KB {t * 1e6:.0f} us'
+        for n, t in small.items()
     )
-    yield passed('latency', f'{group.name}: {listed}')
+    yield passed('latency', f'{group.name}: {", ".join(texts)}')
     ranks = len(group.ranks)
     # What each rank's link carries in a ring, as nccl-tests reckon it.
     bus = 2 * (ranks - 1) / ranks * size / seconds
     yield passed(
         'bandwidth',
-        f'{group.name}: {gigabytes(size)} in {seconds * 1e3:.3g} ms, '
-        f'{gigabytes(size / seconds)}/s, on the bus {gigabytes(bus)}/s',
+        f'{group.name}: {readable_bytes(size)} in {seconds * 1e3:.3g} ms, '
+        f'{readable_bytes(size / seconds)}/s, on the bus '
+        f'{readable_bytes(bus)}/s',
     )
 
 
 def check_pace(meeting: Meeting) -> Iterator[Finding]:
-    """The slowest rank, by a fixed computation and by arrival."""
+    """Find the slowest rank, by a fixed computation and by arrival."""
     work, waits = [], []
     tensor = torch.zeros(1, device=meeting.device)
-    matrix = torch.ones(
-        [_MATRIX[meeting.device.type]] * 2, device=meeting.device
-    )
-    _compute(matrix)
-    for _ in range(_ROUNDS):
+    side = _MATRIX[meeting.device.type]
+    matrix = torch.ones(side, side, device=meeting.device)
+    for turn in range(1 + _ROUNDS):
         dist.barrier(group=meeting.control)
         begin = time.perf_counter()
-        _compute(matrix)
+        matrix @ matrix
+        _wait(meeting.device)
         middle = time.perf_counter()
         dist.all_reduce(tensor)
         _wait(meeting.device)
-        work.append(middle - begin)
-        waits.append(time.perf_counter() - middle)
+        if turn:  # the first warms up
+            work.append(middle - begin)
+            waits.append(time.perf_counter() - middle)
     by_rank = meeting.gather((work, waits))
     times = [median(found) for found, _ in by_rank]
     slowest = max(range(len(times)), key=times.__getitem__)
     ratio = times[slowest] / median(times)
     text = (
-        f'{meeting.names[slowest]} takes {times[slowest] * 1e3:.3g} ms for a '
-        f'fixed computation, {ratio:.2f} times the median of all ranks'
+        f'rank {slowest} takes {times[slowest] * 1e3:.3g} ms for a fixed '
+        f'computation, {ratio:.2f} times the median of all ranks'
     )
     if ratio > _SLOW:
         yield warning(
@@ -207,28 +224,25 @@ def check_pace(meeting: Meeting) -> Iterator[Finding]:
         )
     else:
         yield passed('slowest rank', text)
-    # The last to come waits least; the others wait for it.
     late = _lateness([found for _, found in by_rank])
     last = max(range(len(late)), key=late.__getitem__)
     yield passed(
         'last to arrive',
-        f'{meeting.names[last]}, by {late[last] * 1e3:.3g} ms behind the '
-        'first, at the median',
+        f'rank {last}, by {late[last] * 1e3:.3g} ms behind the first, at the '
+        'median',
     )
 
 
 def _lateness(waits: list[list[float]]) -> list[float]:
-    """Median seconds by which each rank comes after the first one."""
+    """Return the median seconds by which each rank comes after the first.
+
+    The last to come waits least; the others wait for it.
+    """
     rounds = list(zip(*waits, strict=True))
     return [
         median(max(waited) - waited[rank] for waited in rounds)
         for rank in range(len(waits))
     ]
-
-
-def _compute(matrix: torch.Tensor) -> None:
-    matrix @ matrix
-    _wait(matrix.device)
 
 
 def _wait(device: torch.device) -> None:
@@ -240,14 +254,9 @@ def _all_reduce_seconds(
     device: torch.device, group: Group, size: int, repeats: int
 ) -> float:
     tensor = torch.zeros(size // 4, device=device)
-    timers = []
-    for _ in range(2 + repeats):
-        timer = CollectiveTimer(device)
+    timers = [CollectiveTimer(device) for _ in range(2 + repeats)]
+    for timer in timers:
         with timer:
             dist.all_reduce(tensor, group=group.process_group)
-        timers.append(timer)
+    # Without the first two, which warm up.
     return median(timer.seconds() for timer in timers[2:])
-
-
-def _bytes(number: int) -> str:
-    return f'{number} B' if number < 1024 else f'{number // 1024} KB'

@@ -1,17 +1,20 @@
 # Copyright (c) mmdet_megdet contributors. All rights reserved.
-"""What a training step spends in BatchNorm's collectives."""
+"""What a config's training spends in BatchNorm's collectives."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 from torch import nn
 
+from mmdet_megdet.recipe.plan import group_ranks
 from mmdet_megdet.sync_bn import MegDetSyncBN
 
-from .report import Finding, passed
+from .model import bn_size_of, build_model, check_batch_norm
+from .plan import check_plan
+from .report import Finding, failure, passed, reason
 
 _DOUBLE = 8  # bytes
 
@@ -31,10 +34,51 @@ class Layer(NamedTuple):
     bn_size: int | None
 
 
+class Training(NamedTuple):
+    """The part of a training that ranks have to do with each other.
+
+    Attributes:
+        groups (dict[int, list[Layer]]): The layers that synchronise, by the
+            ranks of their BN groups.
+        findings (list[Finding]): Of the model and the batch plan.
+    """
+
+    groups: dict[int, list[Layer]]
+    findings: Sequence[Finding] = ()
+
+
+def read_training(cfg: Any, world_size: int) -> Training:
+    """Build the config's model and ask it.
+
+    Only rank 0 does, so nothing that goes wrong may keep it from the others.
+
+    Args:
+        cfg (Config): With the images per GPU and the BN size of the run.
+        world_size (int): Its ranks.
+    """
+    try:
+        images = (cfg.get('train_dataloader') or {}).get('batch_size', 1)
+        model = build_model(cfg)
+        findings = [
+            *check_batch_norm(model),
+            *check_plan(cfg, model, world_size, None),
+        ]
+        groups: dict[int, list[Layer]] = {}
+        for layer in synced_layers(model, bn_size_of(cfg)):
+            ranks = group_ranks(layer.bn_size, images, world_size)
+            if ranks is not None:
+                groups.setdefault(ranks, []).append(layer)
+    except Exception as error:
+        text = f'cannot be built or asked: {reason(error)}'
+        remedy = 'tools/doctor.py CONFIG says more.'
+        return Training({world_size: []}, [failure('model', text, remedy)])
+    return Training(groups or {world_size: []}, findings)
+
+
 def synced_layers(
     model: nn.Module, bn_size: int | Literal['layers'] | None = 'layers'
 ) -> list[Layer]:
-    """The layers of a model in training mode that synchronise.
+    """Return the layers of a model in training mode that synchronise.
 
     Args:
         model (nn.Module): The model.
@@ -43,7 +87,11 @@ def synced_layers(
     """
     # mmdet's backbones and their blocks both have it; the blocks are what is
     # computed again.
-    marked = [n for n, m in model.named_modules() if _recomputes(m)]
+    marked = [
+        name
+        for name, module in model.named_modules()
+        if getattr(module, 'with_cp', False) is True
+    ]
     recomputed = [
         name
         for name in marked
@@ -60,14 +108,10 @@ def synced_layers(
     ]
 
 
-def _recomputes(module: nn.Module) -> bool:
-    return getattr(module, 'with_cp', False) is True
-
-
 def step_seconds(
     layers: Sequence[Layer], latencies: dict[int, float]
 ) -> float:
-    """Seconds of an iteration, each layer called once.
+    """Return the seconds of an iteration, each layer called once.
 
     Forward reduces 2C + 1 float64 numbers, backward 2C.
 
@@ -78,17 +122,16 @@ def step_seconds(
     sizes, times = list(latencies), list(latencies.values())
     total = 0.0
     for layer in layers:
-        forward = (2 * layer.features + 1) * _DOUBLE
         backward = 2 * layer.features * _DOUBLE
-        for size, calls in ((forward, layer.forwards), (backward, 1)):
-            total += calls * float(np.interp(size, sizes, times))
-    return total
+        total += layer.forwards * np.interp(backward + _DOUBLE, sizes, times)
+        total += np.interp(backward, sizes, times)
+    return float(total)
 
 
 def describe(
     layers: Sequence[Layer], latencies: dict[int, float], group: str
 ) -> Iterator[Finding]:
-    """The cost in words."""
+    """Tell what an iteration spends."""
     calls = sum(layer.forwards + 1 for layer in layers)
     again = sum(layer.forwards - 1 for layer in layers)
     seconds = step_seconds(layers, latencies)

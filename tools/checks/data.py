@@ -3,24 +3,49 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
-from mmdet_megdet.annotations import Judgement, Verdict
-from mmdet_megdet.faults.data import Mode, is_refused, mode_of
-
-from .images import check_image_files
-from .report import Finding, failure, passed, warning
-
-_FOLDER = (
-    "Set the data set's place: the environment variable that the config "
-    'names ({{$NAME:default}} in it), data_root or data_prefix.'
+from mmdet_megdet.annotations import Judged, Judgement, Verdict
+from mmdet_megdet.faults.data import (
+    Mode,
+    is_cut_off,
+    is_refused,
+    mode_of,
+    other_size,
 )
+from mmdet_megdet.runtime.image_size import (
+    decoded_size,
+    is_turned_in_place,
+    size_when_decoded,
+)
+from mmdet_megdet.text import some
+
+from .report import Finding, failure, passed, reason, warning
+
+# Reading headers waits for the disk, not for the processor.
+_THREADS = 8
+_TURNED = 'are turned by an EXIF orientation that leaves their size'
+# What may be wrong with images, and what to do about it.
+_REMEDIES = {
+    'are not there': 'Complete the folder, or look at data_prefix.img: '
+    'file_name in the annotation file is relative to it.',
+    'cannot be read': 'Copy or download them again; the training would stop '
+    'at them.',
+    'differ in size from the annotation file': 'Boxes and masks of these '
+    'images are off: use the images that the file was made for, or let the '
+    "pipeline read them without turning (LoadImageFromFile's "
+    "color_type='color_ignore_orientation').",
+    _TURNED: 'Draw the boxes of one: they lie right only if they were made '
+    'for the turned image.',
+}
 
 
 def check_annotations(cfg: Any, judgement: Judgement) -> Iterator[Finding]:
-    """What the annotation files of a config say.
+    """Say what is to be said of a config's annotation files.
 
     Args:
         cfg (Config): The config.
@@ -32,7 +57,7 @@ def check_annotations(cfg: Any, judgement: Judgement) -> Iterator[Finding]:
 
 
 def _finding(verdict: Verdict, mode: Mode) -> Finding:
-    """A verdict as a line: FAIL if training does not start with it."""
+    """Return a verdict as a line: FAIL if training does not start with it."""
     check = f'{verdict.check} ({", ".join(verdict.roles)})'
     if verdict.level == 'sound':
         return passed(check, verdict.text)
@@ -44,10 +69,19 @@ def _finding(verdict: Verdict, mode: Mode) -> Finding:
     return failure(check, verdict.text, verdict.remedy)
 
 
+def classes(judgement: Judgement) -> tuple[str, ...]:
+    """Return the training data set's classes; none where not known."""
+    for one in judgement.data_sets:
+        if one.use.role == 'train':
+            said = one.use.classes
+            return (said,) if isinstance(said, str) else said
+    return ()
+
+
 def check_images(
     judgement: Judgement, most: int | None, decode: bool
 ) -> Iterator[Finding]:
-    """The images of all data sets, each file once.
+    """Read the images of all data sets, each file once.
 
     Args:
         judgement (Judgement): What the annotation files say.
@@ -56,33 +90,92 @@ def check_images(
         decode (bool): Whether to decode them wholly instead of reading
             their headers.
     """
-    found: dict[tuple, list] = {}
+    found: dict[tuple, list[Judged]] = {}
     for one in judgement.data_sets:
         key = one.use.path, one.use.folder, one.use.reader, len(one.ids)
         found.setdefault(key, []).append(one)
     for same in found.values():
-        one, roles = same[0], [j.use.role for j in same]
-        name = ', '.join(dict.fromkeys(roles))
-        if Path(one.use.folder).is_dir() or '://' in one.use.folder:
-            findings = check_image_files(name, one, most, decode)
-        else:
-            findings = [
-                failure(
-                    f'images ({name})',
-                    f'there is no folder {one.use.folder}',
-                    _FOLDER,
-                )
-            ]
-        for finding in findings:
+        roles = list(dict.fromkeys(one.use.role for one in same))
+        check = f'images ({", ".join(roles)})'
+        for finding in _check_images_of(check, same[0], most, decode):
             if roles == ['test'] and finding.level == 'FAIL':
                 finding = finding._replace(level='WARN')
             yield finding
 
 
-def classes(judgement: Judgement) -> tuple[str, ...]:
-    """The classes of the training data set; none where it is not known."""
-    for one in judgement.data_sets:
-        if one.use.role == 'train':
-            said = one.use.classes
-            return (said,) if isinstance(said, str) else said
-    return ()
+def _check_images_of(
+    check: str, data_set: Judged, most: int | None, decode: bool
+) -> Iterator[Finding]:
+    from PIL import Image
+    from rich.console import Console
+    from rich.progress import track
+
+    folder = data_set.use.folder
+    if not Path(folder).is_dir() and '://' not in folder:
+        yield failure(
+            check,
+            f'there is no folder {folder}',
+            "Set the data set's place: the environment variable that the "
+            'config names ({{$NAME:default}} in it), data_root or '
+            'data_prefix.',
+        )
+        return
+    if data_set.use.reader is None:
+        yield warning(
+            check,
+            'not checked: the pipeline has no LoadImageFromFile',
+            'See for yourself whether it finds and reads the images.',
+        )
+        return
+    number = len(data_set.ids)
+    chosen = range(number)
+    if most is not None and most < number:
+        chosen = [i * number // most for i in range(most)]
+    found: dict[str, list[str]] = {kind: [] for kind in _REMEDIES}
+    # PIL warns of large images, which OpenCV decodes.
+    warnings.simplefilter('ignore', Image.DecompressionBombWarning)
+    with ThreadPoolExecutor(_THREADS) as pool:
+        for fault in track(
+            pool.map(lambda place: _fault(data_set, place, decode), chosen),
+            total=len(chosen),
+            description=f'Reading {check}',
+            console=Console(stderr=True),
+            transient=True,
+        ):
+            if fault is not None:
+                found[fault[0]].append(fault[1])
+    for kind, names in found.items():
+        if names:
+            yield (warning if kind == _TURNED else failure)(
+                check,
+                f'{len(names)} of {len(chosen)} {kind}: {some(names)}',
+                _REMEDIES[kind],
+            )
+    if chosen and not any(n for k, n in found.items() if k != _TURNED):
+        how = 'decode' if decode else 'have the size that the file says'
+        text = f'{len(chosen)} of {number} read, all {how} ({folder})'
+        yield passed(check, text)
+
+
+def _fault(
+    data_set: Judged, place: int, decode: bool
+) -> tuple[str, str] | None:
+    """Return what is wrong with an image: the kind, its name and details."""
+    missing, unreadable, size, turned = _REMEDIES
+    file, reader = data_set.file_names[place], data_set.use.reader
+    path = Path(data_set.use.folder, file)
+    name = f'{file} (id {data_set.ids[place]})'
+    if not path.is_file():
+        return missing, name
+    try:
+        if is_cut_off(path):
+            text = f'{name}: cut off, after {path.stat().st_size} bytes'
+            return unreadable, text
+        look = decoded_size if decode else size_when_decoded
+        listed = tuple(data_set.sizes[place].tolist())
+        different = other_size(look(path, *reader), listed)
+        if different is not None:
+            return size, f'{name}: {different}'
+        return (turned, name) if is_turned_in_place(path, *reader) else None
+    except Exception as error:
+        return unreadable, f'{name}: {reason(error)}'

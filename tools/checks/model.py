@@ -14,21 +14,17 @@ from mmdet_megdet.sync_bn import (
     convert_batch_norm,
     report_batch_norm,
 )
+from mmdet_megdet.text import some
 
-from .limits import LoaderNeed, check_disk
-from .report import Finding, failure, passed, some, warning
+from .machine import LoaderNeed, check_disk
+from .report import Finding, failure, passed, warning
 
-# Numbers that an optimizer keeps for each weight.
-_OPTIMIZER_STATES = dict(
-    SGD=1, RMSprop=1, Adagrad=1, Adam=2, AdamW=2, NAdam=2, RAdam=2, Lamb=2
-)
-_MOST_STATES = 2
 # What a dataloader prefetches for each worker, by torch's default.
 _PREFETCH = 2
 
 
 def build_model(cfg: Any) -> nn.Module:
-    """The config's model in training mode, BatchNorm converted as asked.
+    """Build the config's model in training mode, BatchNorm converted.
 
     On the CPU and without initialising its weights.
     """
@@ -45,7 +41,7 @@ def build_model(cfg: Any) -> nn.Module:
 
 
 def check_batch_norm(model: nn.Module) -> Iterator[Finding]:
-    """Which norm layers synchronise, and which do not."""
+    """Say which norm layers synchronise, and which do not."""
     check = 'BatchNorm'
     report = report_batch_norm(model)
     ours = len(report.synced) + len(report.in_eval)
@@ -88,7 +84,7 @@ def check_batch_norm(model: nn.Module) -> Iterator[Finding]:
 
 
 def check_hooks(cfg: Any, model: nn.Module) -> Iterator[Finding]:
-    """Whether the config has the hooks that its layers need."""
+    """Check whether the config has the hooks that its layers need."""
     sizes = {m.bn_size for m in model.modules() if isinstance(m, MegDetSyncBN)}
     if sizes - {None} and find_hook(cfg, 'SyncBNGroupHook') is None:
         yield failure(
@@ -100,7 +96,7 @@ def check_hooks(cfg: Any, model: nn.Module) -> Iterator[Finding]:
 
 
 def check_classes(cfg: Any, classes: tuple[str, ...]) -> Iterator[Finding]:
-    """Whether the heads have as many classes as the data set."""
+    """Check whether the heads have as many classes as the data set."""
     numbers = sorted(set(_values(cfg.get('model'), 'num_classes')))
     if not numbers or not classes:
         return
@@ -118,7 +114,7 @@ def check_classes(cfg: Any, classes: tuple[str, ...]) -> Iterator[Finding]:
 
 
 def check_checkpoints(cfg: Any, model: nn.Module) -> list[Finding]:
-    """Free disk against the size of the checkpoints that are kept."""
+    """Hold free disk against the size of the checkpoints that are kept."""
     settings = (cfg.get('default_hooks') or {}).get('checkpoint') or {}
     weights = sum(p.nbytes for p in model.parameters())
     trained = sum(p.nbytes for p in model.parameters() if p.requires_grad)
@@ -126,21 +122,35 @@ def check_checkpoints(cfg: Any, model: nn.Module) -> list[Finding]:
     copies = 1 + (find_hook(cfg, 'EMAHook') is not None)
     states = 0
     if settings.get('save_optimizer', True):
-        states = _optimizer_states(cfg)
+        optimizer = (cfg.get('optim_wrapper') or {}).get('optimizer') or {}
+        # SGD's momentum, or Adam's two moments.
+        states = 1 if optimizer.get('type') == 'SGD' else 2
     size = copies * (weights + buffers) + states * trained
     kept = _kept(cfg, settings)
-    return check_disk(
-        cfg.work_dir,
-        size,
-        # The oldest goes when the new one is there.
-        kept + 1,
+    # The oldest goes when the new one is there.
+    what = (
         f'{copies} x weights, {states} x optimizer; {kept:g} kept and one '
-        'being written',
+        'being written'
     )
+    return [check_disk(cfg.work_dir, size, kept + 1, what)]
+
+
+def _kept(cfg: Any, settings: dict) -> float:
+    most = settings.get('max_keep_ckpts', -1)
+    best = settings.get('save_best')
+    extra = 0 if not best else 1 if isinstance(best, str) else len(best)
+    if most > 0:
+        return most + extra
+    unit = 'max_epochs' if settings.get('by_epoch', True) else 'max_iters'
+    length = (cfg.get('train_cfg') or {}).get(unit) or inf
+    interval = settings.get('interval', 1)
+    if length == inf or interval <= 0:
+        return 1 + extra
+    return -(-length // interval) + extra
 
 
 def loader_need(cfg: Any, gpus: int) -> LoaderNeed | None:
-    """What the train dataloaders of a machine keep in shared memory.
+    """Return what a machine's train dataloaders keep in shared memory.
 
     Args:
         cfg (Config): The config.
@@ -165,8 +175,13 @@ def loader_need(cfg: Any, gpus: int) -> LoaderNeed | None:
     return LoaderNeed(batches, image * (loader.get('batch_size') or 1))
 
 
+def bn_size_of(cfg: Any) -> Any:
+    """Return SyncBNGroupHook's BN size; 'layers' where it leaves theirs."""
+    return (find_hook(cfg, 'SyncBNGroupHook') or {}).get('bn_size', 'layers')
+
+
 def find_hook(cfg: Any, kind: str) -> dict | None:
-    """A hook's settings in the config, by its type."""
+    """Return a hook's settings in the config, by its type."""
     hooks = [
         *(cfg.get('default_hooks') or {}).values(),
         *(cfg.get('custom_hooks') or []),
@@ -178,40 +193,10 @@ def find_hook(cfg: Any, kind: str) -> dict | None:
 
 
 def _values(node: Any, *keys: str) -> Iterator[Any]:
-    """What stands under these keys, anywhere in a config."""
+    """Yield what stands under these keys, anywhere in a config."""
     if isinstance(node, dict):
-        for key, value in node.items():
-            if key in keys:
-                yield value
-            yield from _values(value, *keys)
-    elif isinstance(node, list | tuple):
+        yield from (node[key] for key in keys if key in node)
+        node = list(node.values())
+    if isinstance(node, list | tuple):
         for value in node:
             yield from _values(value, *keys)
-
-
-def _optimizer_states(cfg: Any) -> int:
-    settings = (cfg.get('optim_wrapper') or {}).get('optimizer') or {}
-    kind = settings.get('type', '')
-    kind = kind if isinstance(kind, str) else kind.__name__
-    if kind in ('SGD', 'RMSprop') and not settings.get('momentum'):
-        return int(kind == 'RMSprop')
-    return _OPTIMIZER_STATES.get(kind, _MOST_STATES)
-
-
-def _kept(cfg: Any, settings: dict) -> float:
-    most = settings.get('max_keep_ckpts', -1)
-    best = settings.get('save_best')
-    extra = 0 if not best else 1 if isinstance(best, str) else len(best)
-    if most > 0:
-        return most + extra
-    loop = cfg.get('train_cfg') or {}
-    length = (
-        loop.get(
-            'max_epochs' if settings.get('by_epoch', True) else 'max_iters'
-        )
-        or inf
-    )
-    interval = settings.get('interval', 1)
-    if length == inf or interval <= 0:
-        return 1 + extra
-    return -(-length // interval) + extra

@@ -33,18 +33,27 @@ class Finding(NamedTuple):
 
 
 def passed(check: str, text: str) -> Finding:
-    """A finding that needs nothing done."""
+    """Return a finding that needs nothing done."""
     return Finding(PASS, check, text)
 
 
 def warning(check: str, text: str, remedy: str) -> Finding:
-    """A finding with which a run works, but not as one may think."""
+    """Return a finding with which a run works, but not as one may think."""
     return Finding(WARN, check, text, remedy)
 
 
 def failure(check: str, text: str, remedy: str) -> Finding:
-    """A finding with which a run does not work, or is wrong."""
+    """Return a finding with which a run does not work, or is wrong."""
     return Finding(FAIL, check, text, remedy)
+
+
+def broken(check: str, error: BaseException) -> Finding:
+    """Return the finding that a check itself did not come to an end."""
+    return failure(
+        check,
+        f'could not be checked: {reason(error)}',
+        'Mend what this says; the failures above may be its cause.',
+    )
 
 
 class Report:
@@ -62,26 +71,32 @@ class Report:
         self.figures: dict[str, Any] = {}
         self._as_json = as_json
         self._silent = silent
-        self._console = Console(highlight=False, soft_wrap=True)
-
-    @property
-    def failed(self) -> bool:
-        """Whether anything failed."""
-        return any(finding.level == FAIL for finding in self.findings)
+        self._console = Console(
+            highlight=False, soft_wrap=True, quiet=as_json or silent
+        )
 
     def section(self, title: str) -> None:
         """Show a heading."""
-        if not (self._as_json or self._silent):
-            self._console.print(f'\n{title}', style='bold', markup=False)
+        self._console.print(f'\n{title}', style='bold', markup=False)
 
     def add(self, findings: Iterable[Finding]) -> None:
         """Take findings in, and show them as they come."""
         for finding in findings:
             self.findings.append(finding)
-            if not (self._as_json or self._silent):
-                self._show(finding)
+            line = Text()
+            line.append(f'{finding.level}  ', style=_STYLES[finding.level])
+            line.append(f'{finding.check}: ', style='bold')
+            line.append(finding.text)
+            if finding.remedy:
+                line.append(f'\n      -> {finding.remedy}', style='italic')
+            self._console.print(line)
 
-    def run(self, check: str, function: Callable, *args: Any) -> Any:
+    def run(
+        self,
+        check: str,
+        function: Callable[..., Iterable[Finding]],
+        *args: Any,
+    ) -> None:
         """Run a check; if it breaks down, that is a finding too.
 
         Args:
@@ -102,55 +117,26 @@ class Report:
         """
         levels = Counter(finding.level for finding in self.findings)
         counts = {level: levels[level] for level in (PASS, WARN, FAIL)}
-        if self._silent:
-            return int(self.failed)
-        if self._as_json:
+        if self._as_json and not self._silent:
             result = dict(
-                ok=not self.failed,
+                ok=not counts[FAIL],
                 counts=counts,
                 findings=[finding._asdict() for finding in self.findings],
                 figures=self.figures,
             )
             print(json.dumps(result, indent=2), flush=True)
-        else:
-            listed = ', '.join(f'{n} {level}' for level, n in counts.items())
-            self._console.print(f'\n{listed}', style='bold', markup=False)
-        return int(self.failed)
-
-    def _show(self, finding: Finding) -> None:
-        line = Text()
-        line.append(f'{finding.level}  ', style=_STYLES[finding.level])
-        line.append(f'{finding.check}: ', style='bold')
-        line.append(finding.text)
-        if finding.remedy:
-            line.append(f'\n      -> {finding.remedy}', style='italic')
-        self._console.print(line)
-
-
-def broken(check: str, error: BaseException) -> Finding:
-    """The finding that a check itself did not come to an end."""
-    return failure(
-        check,
-        f'could not be checked: {reason(error)}',
-        'Mend what this says; the failures above may be its cause.',
-    )
+        self.section(', '.join(f'{n} {level}' for level, n in counts.items()))
+        return int(counts[FAIL] > 0)
 
 
 def reason(error: BaseException) -> str:
-    """An error in one line."""
+    """Return an error in one line."""
     text = ' '.join(str(error).split())
     return f'{type(error).__name__}: {text}' if text else type(error).__name__
 
 
-def some(names: Iterable, most: int = 3) -> str:
-    """The first few of many, in one line."""
-    names = [str(name) for name in names]
-    rest = len(names) - most
-    return ', '.join(names[:most]) + (f' and {rest} more' if rest > 0 else '')
-
-
-def gigabytes(number: float) -> str:
-    """Bytes in a unit in which they can be read."""
+def readable_bytes(number: float) -> str:
+    """Return a number of bytes with three digits and its unit."""
     for unit, size in (('GB', 1e9), ('MB', 1e6), ('kB', 1e3)):
         if number >= size:
             return f'{number / size:.3g} {unit}'

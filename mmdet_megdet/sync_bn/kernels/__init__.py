@@ -32,6 +32,7 @@ from types import ModuleType
 import torch
 from torch import Tensor
 
+from ...errors import ConfigError
 from . import check, plain
 from .check import find_fault
 from .plain import local_moments
@@ -66,9 +67,8 @@ def choose(x: Tensor, weight: Tensor | None) -> ModuleType:
         weight (Tensor, optional): Its weight.
 
     Raises:
-        ValueError: If MEGDET_BN_KERNELS has no meaning, or asks for Triton
-            where it does not run.
-        RuntimeError: If it asks for Triton, which did not pass.
+        ConfigError: If MEGDET_BN_KERNELS has no meaning, or asks for Triton
+            where it does not run or did not pass.
     """
     asked = _asked()
     if asked == 'plain':
@@ -77,7 +77,7 @@ def choose(x: Tensor, weight: Tensor | None) -> ModuleType:
         if asked == 'auto':
             return plain
         if not interpreted():
-            raise ValueError(
+            raise ConfigError(
                 f'{VARIABLE}=triton, and a MegDetSyncBN got a tensor on '
                 f'{x.device}: Triton needs a GPU. Set {VARIABLE}=auto, or '
                 'TRITON_INTERPRET=1 to run the kernels in its interpreter.'
@@ -120,9 +120,7 @@ def outcome(device: torch.device) -> str:
 
 
 def fault(device: torch.device) -> str | None:
-    """Return why a device's kernels did not pass; None if they did or were
-    not asked.
-    """
+    """Return why a device's kernels did not pass; None where none failed."""
     return _faults.get(device)
 
 
@@ -135,7 +133,7 @@ def interpreted() -> bool:
 def _asked() -> str:
     asked = os.environ.get(VARIABLE, 'auto')
     if asked not in _CHOICES:
-        raise ValueError(
+        raise ConfigError(
             f'{VARIABLE}={asked!r} is none of {", ".join(_CHOICES)}: set one '
             'of them, or unset it for auto.'
         )
@@ -171,7 +169,7 @@ def _trusted(
     if device not in _faults:
         return True
     if asked == 'triton':
-        raise RuntimeError(
+        raise ConfigError(
             f'{VARIABLE}=triton, and the kernels did not pass on {device}: '
             f'{_faults[device]}. Set {VARIABLE}=auto to go on with plain '
             'operations.'

@@ -30,8 +30,10 @@ SHORTEST_PIECE = 32
 
 @lru_cache
 def equal_pieces(length: int) -> int:
-    """Fewest equal pieces of a row that a fused kernel can add up, each of
-    at most ``LONGEST_PIECE``; 0 if there are none of ``SHORTEST_PIECE``.
+    """Return into how few equal pieces a fused kernel can cut a row.
+
+    Pieces of at most ``LONGEST_PIECE`` and at least ``SHORTEST_PIECE``
+    elements; 0 where the row has none.
     """
     fewest = -(-length // LONGEST_PIECE)
     for pieces in range(fewest, length // SHORTEST_PIECE + 1):
@@ -73,7 +75,7 @@ class Blocks:
         self.pieces = equal_pieces(self.width) if fused else 0
 
     def split(self, x: Tensor) -> tuple[Tensor, ...]:
-        """The blocks of a tensor: views where it has the same layout."""
+        """Return a tensor's blocks: views where it has the same layout."""
         if not self.by_row:
             x = x.movedim(1, -1)
         matrix = x.reshape(-1, self.width)
@@ -81,7 +83,7 @@ class Blocks:
         return (matrix,) if self.single else matrix.split(self.height)
 
     def split_vectors(self, *vectors: Tensor) -> list[tuple[Tensor, ...]]:
-        """Vectors as what broadcasts over each block.
+        """Return vectors as what broadcasts over each block.
 
         Args:
             *vectors (Tensor): ``(C, )``, or ``(parts, C)`` with a row for
@@ -101,7 +103,7 @@ class Blocks:
         return [block.unbind() for block in stacked.split(rows, 1)]
 
     def per_channel(self, *sums: list[Tensor]) -> Tensor:
-        """Sums of each block along :attr:`dim`, as float64.
+        """Return sums of each block along :attr:`dim`, as float64.
 
         Args:
             sums (list[Tensor]): For each kind of sum, those of all blocks.
@@ -113,8 +115,11 @@ class Blocks:
         return together.double().view(len(sums), self.parts, self.channels)
 
     def part_counts(self, device: torch.device) -> float | Tensor:
-        """Positions in each part: one number if all have as many, else
-        ``(parts, 1)``.
+        """Return the positions in each part.
+
+        Returns:
+            float or Tensor: One number if all parts have as many, else
+            float64 ``(parts, 1)``.
         """
         if self.by_row or self.parts == 1:
             return self.count / self.parts

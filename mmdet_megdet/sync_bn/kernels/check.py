@@ -17,9 +17,7 @@ the roundoff ``U`` of the dtype for computing:
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from types import ModuleType
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -67,7 +65,7 @@ _REAL = ((64, 200, 304), (256, 100, 152), (1024, 25, 38), (2048, 13, 19))
 
 
 def find_fault_at_real_sizes(device: torch.device) -> str | None:
-    """:func:`find_fault` with a ResNet-50's inputs of all dtypes."""
+    """Do as :func:`find_fault`, with a ResNet-50's inputs of all dtypes."""
     cases = [
         Case(shape, few_programs=False)
         for c, height, width in _REAL
@@ -117,7 +115,7 @@ def find_fault(
 
 
 def errors(
-    passes: ModuleType,
+    passes: Any,
     device: torch.device,
     dtype: torch.dtype,
     parameter_dtype: torch.dtype,
@@ -136,7 +134,8 @@ def errors(
         plain,
         x.double(),
         dy.double(),
-        *(p if p is None else p.double() for p in (weight, bias)),
+        None if weight is None else weight.double(),
+        None if bias is None else bias.double(),
         torch.float64,
         case,
     )
@@ -157,7 +156,7 @@ def _inputs(
     dtype: torch.dtype,
     parameter_dtype: torch.dtype,
     case: Case,
-) -> Iterator[Tensor | None]:
+) -> tuple[Tensor, Tensor, Tensor | None, Tensor | None]:
     generator = torch.Generator().manual_seed(0)
     # Far from zero, as far as the format has digits for it.
     mean = 20.0 if torch.finfo(dtype).eps > 1e-4 else 1000.0
@@ -167,14 +166,15 @@ def _inputs(
         x, dy = (
             v.contiguous(memory_format=torch.channels_last) for v in (x, dy)
         )
-    yield from (x, dy)
-    for _ in range(2):
-        vector = torch.rand(case.shape[1], generator=generator) + 0.5
-        yield vector.to(device, parameter_dtype) if case.affine else None
+    if not case.affine:
+        return x, dy, None, None
+    vectors = torch.rand(2, case.shape[1], generator=generator) + 0.5
+    weight, bias = vectors.to(device, parameter_dtype)
+    return x, dy, weight, bias
 
 
 def _step(
-    passes: ModuleType,
+    passes: Any,
     x: Tensor,
     dy: Tensor,
     weight: Tensor | None,
@@ -182,7 +182,7 @@ def _step(
     kept: torch.dtype,
     case: Case,
 ) -> dict[str, Tensor]:
-    """One forward and backward of a layer in a group of one rank."""
+    """Run a forward and backward of a layer in a group of one rank."""
     running = None
     if case.running:
         mean, var = x.new_full((2, x.shape[1]), 2.0, dtype=kept)

@@ -150,9 +150,7 @@ def normalise(
     eps: float,
     running: Running | None,
 ) -> tuple[Tensor, Saved]:
-    """Return the output, and vectors for backward; update the running
-    statistics.
-    """
+    """Return the output and vectors for backward; update ``running``."""
     channels = x.shape[1]
     y = torch.empty_like(x)
     exact = sums.new_empty(2, channels)
@@ -190,16 +188,16 @@ def gradient_sums(
     """Return this rank's sums, and the gradients of weight and bias."""
     exact, low, _ = saved
     channels = x.shape[1]
-    results = [
-        None if dtype is None else x.new_empty(length, dtype=dtype)
-        for length, dtype in (
-            (2 * channels, torch.float64),
-            (channels, weight_dtype),
-            (channels, bias_dtype),
-        )
-    ]
+    sums = x.new_empty(2 * channels, dtype=torch.float64)
+    dweight, dbias = (
+        None if dtype is None else x.new_empty(channels, dtype=dtype)
+        for dtype in (weight_dtype, bias_dtype)
+    )
     if not x.numel():
-        return tuple(r if r is None else r.zero_() for r in results)
+        for result in (sums, dweight, dbias):
+            if result is not None:
+                result.zero_()
+        return sums, dweight, dbias
     cut = plan(x)
     partials = low.new_empty(2, cut.parts, channels)
     with torch.cuda.device_of(x):
@@ -207,9 +205,16 @@ def gradient_sums(
             x, dy, low, partials, *cut.sizes, cut.parts, **cut.kind
         )
         kernels.combine_gradient_sums[combined_grid(channels)](
-            partials, exact, *results, channels, cut.parts, **COMBINED
+            partials,
+            exact,
+            sums,
+            dweight,
+            dbias,
+            channels,
+            cut.parts,
+            **COMBINED,
         )
-    return tuple(results)
+    return sums, dweight, dbias
 
 
 def begin_input_gradient(x: Tensor, saved: Saved) -> Tensor:

@@ -43,8 +43,9 @@ def local_sums(x: Tensor) -> tuple[Tensor, Work]:
     y = torch.empty_like(x)
     if not x.numel():
         return x.new_zeros(2 * x.shape[1] + 1, dtype=torch.float64), (y, None)
-    origins, *local = centre_parts(x, y if holds_centred(y) else None)
-    return pack(*local), (y, origins)
+    out = y if holds_centred(y) else None
+    origins, count, mean, second = centre_parts(x, out)
+    return pack(count, mean, second), (y, origins)
 
 
 def normalise(
@@ -56,14 +57,12 @@ def normalise(
     eps: float,
     running: Running | None,
 ) -> tuple[Tensor, Saved]:
-    """Return the output, and vectors for backward; update the running
-    statistics.
-    """
+    """Return the output and vectors for backward; update ``running``."""
     y, origins = work
     mean, var, count = unpack(sums)
     invstd = (var + eps).rsqrt()
     scale = invstd if weight is None else invstd * weight
-    if x.numel():
+    if origins is not None:
         shift = (origins - mean).mul_(scale)
         if bias is not None:
             shift += bias
@@ -97,8 +96,10 @@ def gradient_sums(
 
 
 def begin_input_gradient(x: Tensor, saved: Saved) -> Tensor:
-    """Return the input gradient's memory, centred input in it if it can hold
-    that: what needs no sums is done while the other ranks send theirs.
+    """Return the input gradient's memory, with the centred input in it.
+
+    Where it can hold that: what needs no sums is done while the other ranks
+    send theirs.
     """
     dx = torch.empty_like(x)
     if x.numel():
@@ -120,12 +121,12 @@ def finish_input_gradient(
 
 
 def holds_centred(out: Tensor) -> bool:
-    """Whether ``x - origin`` can be kept where the result will be."""
+    """Return whether ``x - origin`` can be kept where the result will be."""
     return out.dtype == compute_dtype(out.dtype)
 
 
 def local_moments(x: Tensor) -> tuple[int, Tensor, Tensor]:
-    """Count, mean and centred second moment of one rank's batch.
+    """Return count, mean and centred second moment of one rank's batch.
 
     Args:
         x (Tensor): Shape ``(N, C, *)``, any floating dtype, may be empty.
@@ -138,14 +139,14 @@ def local_moments(x: Tensor) -> tuple[int, Tensor, Tensor]:
     if x.numel() == 0:
         zero = x.new_zeros(x.shape[1], dtype=torch.float64)
         return 0, zero, zero.clone()
-    _, *moments = centre_parts(dense(x), None)
-    return tuple(moments)
+    _, count, mean, second = centre_parts(dense(x), None)
+    return count, mean, second
 
 
 def centre_parts(
     x: Tensor, out: Tensor | None
 ) -> tuple[Tensor, int, Tensor, Tensor]:
-    """:func:`local_moments`, and the centred input that they are taken of.
+    """Return :func:`local_moments`, and leave the centred input.
 
     Args:
         x (Tensor): Dense and not empty.
@@ -217,7 +218,7 @@ def scale_blocks(
 def centred_gradient_sums(
     x: Tensor, dy: Tensor, origin: Tensor
 ) -> tuple[Tensor, Tensor]:
-    """``sum(dy)`` and ``sum(dy * (x - origin))`` per channel, float64."""
+    """Return ``sum(dy)`` and ``sum(dy * (x - origin))``, float64 ``(C, )``."""
     blocks = Blocks(x)
     if blocks.pieces and x.dtype == blocks.dtype:
         return _gradient_sums_of_rows(x, dy, origin, blocks.pieces)
@@ -234,7 +235,7 @@ def centred_gradient_sums(
 def _gradient_sums_of_rows(
     x: Tensor, dy: Tensor, origin: Tensor, pieces: int
 ) -> tuple[Tensor, Tensor]:
-    """:func:`centred_gradient_sums` in one call of PyTorch's fused CPU kernel.
+    """Do so in one call of PyTorch's fused CPU kernel.
 
     BatchNorm's backward takes these two sums for what it thinks is a
     channel; here that is a row, a piece of one channel of one image, so that
@@ -279,8 +280,9 @@ def input_gradient(
     shift: Tensor,
     scale: Tensor,
 ) -> None:
-    """Write ``(dy - shift - (x - origin) * slope) * scale`` into ``dx``,
-    which holds the centred input already if it can.
+    """Write ``(dy - shift - (x - origin) * slope) * scale`` into ``dx``.
+
+    Which holds the centred input already, if it can.
     """
     blocks = Blocks(x)
     for centred, dy_block, dx_block, constants in zip(

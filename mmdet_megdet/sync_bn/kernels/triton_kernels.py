@@ -40,6 +40,9 @@ would compile the kernels again; ``width`` comes in units of UNIT, 16 or 1,
 which is all that vector loads have to know of it.
 """
 
+# Triton gives meaning to annotations: arguments have none but constexpr.
+# ruff: noqa: ANN001, ANN202, ANN201
+
 from __future__ import annotations
 
 from functools import partial

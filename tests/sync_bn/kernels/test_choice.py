@@ -11,6 +11,7 @@ from unittest import mock
 import pytest
 import torch
 
+from mmdet_megdet.errors import ConfigError
 from mmdet_megdet.sync_bn import kernels
 from mmdet_megdet.sync_bn.kernels import check, plain
 
@@ -68,15 +69,15 @@ def test_whoever_asks_for_triton_gets_it_or_an_error(
 ):
     monkeypatch.setenv('MEGDET_BN_KERNELS', 'triton')
     assert kernels.choose(on_gpu(), None) is fused
-    with pytest.raises(ValueError, match='on cpu: Triton needs a GPU'):
+    with pytest.raises(ConfigError, match='on cpu: Triton needs a GPU'):
         kernels.choose(torch.empty(1), None)
     fault.return_value = 'it does not compile'
-    with pytest.raises(RuntimeError, match='did not pass on cuda:0: it does'):
+    with pytest.raises(ConfigError, match='did not pass on cuda:0: it does'):
         kernels.choose(on_gpu(torch.float32), None)
     monkeypatch.setenv('MEGDET_BN_KERNELS', 'plain')
     assert kernels.choose(on_gpu(), None) is plain
     monkeypatch.setenv('MEGDET_BN_KERNELS', 'fast')
-    with pytest.raises(ValueError, match="'fast' is none of auto, triton"):
+    with pytest.raises(ConfigError, match="'fast' is none of auto, triton"):
         kernels.choose(on_gpu(), None)
 
 

@@ -31,9 +31,13 @@ def compiled(tmp_path, *arguments):
     ('target', 'dtypes'),
     [
         ('sm_90', ['float16']),
-        pytest.param('sm_90', ['float32'], marks=pytest.mark.slow),
-        pytest.param('sm_80', ['bfloat16', 'float32'], marks=pytest.mark.slow),
-        pytest.param('gfx942', ['float32', 'float16'], marks=pytest.mark.slow),
+        pytest.param('sm_90', ['float32'], marks=pytest.mark.nightly),
+        pytest.param(
+            'sm_80', ['bfloat16', 'float32'], marks=pytest.mark.nightly
+        ),
+        pytest.param(
+            'gfx942', ['float32', 'float16'], marks=pytest.mark.nightly
+        ),
     ],
 )
 def test_no_spills_no_stack_and_wide_accesses(tmp_path, target, dtypes):

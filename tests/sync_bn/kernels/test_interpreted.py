@@ -52,7 +52,7 @@ def test_a_few_cases():
     interpreted(f'{KERNELS}/interpreted_cases.py', '-m', 'not slow')
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_all_cases_of_the_layer():
     # Not in the interpreter: many ranks, which are slow; fake tensors, which
     # have no memory; and what plain operations do while sums travel.
@@ -60,11 +60,11 @@ def test_all_cases_of_the_layer():
     interpreted(LAYER, '-k', ' and '.join(f'not {n}' for n in left_out))
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_properties():
     interpreted(*OTHERS)
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_wrong_formulas_are_noticed():
     interpreted(f'{KERNELS}/interpreted_cases.py', '-m', 'slow')

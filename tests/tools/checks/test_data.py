@@ -16,7 +16,7 @@ from tests.tools.command import ROOT, TINY_CONFIG, TOOLS
 
 sys.path.insert(0, str(TOOLS))  # as for a script there
 
-from checks import data, identity
+from checks import data, ranks
 from checks.report import FAIL, PASS, WARN
 
 CONFIG = ROOT / 'configs' / 'megdet' / 'shapes_r18_fpn.py'
@@ -146,7 +146,7 @@ def test_data_sets_of_another_kind():
 
 def test_files_that_ranks_compare(cfg, shapes):
     """As tools/dist_doctor.py does: by their content."""
-    before = identity.annotation_files(cfg)
+    before = ranks.annotation_files(cfg)
     assert [path.rpartition('_')[2] for path in before] == [
         'train.json',
         'val.json',
@@ -154,4 +154,4 @@ def test_files_that_ranks_compare(cfg, shapes):
     size = (shapes / 'annotations' / 'instances_train.json').stat().st_size
     assert next(iter(before.values())).startswith(f'{size} bytes, digest ')
     cfg.train_dataloader.dataset.ann_file = '/no/such.json'
-    assert identity.annotation_files(cfg)['/no/such.json'] == 'not there'
+    assert ranks.annotation_files(cfg)['/no/such.json'] == 'not there'

@@ -122,7 +122,6 @@ def test_classes_of_the_heads():
     ('optimizer', 'states'),
     [
         (dict(type='SGD', momentum=0.9), 1),
-        (dict(type='SGD'), 0),
         (dict(type='AdamW'), 2),
     ],
 )

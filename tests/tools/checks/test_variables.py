@@ -9,16 +9,16 @@ from tests.tools.command import TOOLS
 
 sys.path.insert(0, str(TOOLS))  # as for a script there
 
-from checks import nccl_variables, variables
+from checks import variables
 from checks.report import FAIL, PASS, WARN
 
 
-def test_known_names_of_nccl():
-    assert not nccl_variables.SYSTEM & nccl_variables.DEBUGGING
-    known = nccl_variables.SYSTEM | nccl_variables.DEBUGGING
-    assert not known & set(nccl_variables.REPLACED)
-    assert 'NCCL_SOCKET_IFNAME' in known
-    assert 'NCCL_SOCKET_TIMEOUT' not in known
+@pytest.fixture
+def nccl(tmp_path):
+    """A compiled library in which NCCL is."""
+    path = tmp_path / 'libnccl.so.2'
+    path.write_bytes(b'\x7fELF\0NCCL_SOCKET_IFNAME\0..NCCL_DEBUG\0NCCL_X2\0')
+    return path
 
 
 @pytest.mark.parametrize(
@@ -31,22 +31,10 @@ def test_known_names_of_nccl():
             'env_cfg.dist_cfg.timeout',
         ),
         (
-            dict(NCCL_SOCKET_IFNAMES='lo'),
+            dict(NCCL_X='9'),  # not the whole of a name
             WARN,
-            'NCCL has no variable NCCL_SOCKET_IFNAMES',
-            'Did you mean NCCL_SOCKET_IFNAME',
-        ),
-        (
-            dict(NCCL_MAX_NCHANNELS='4'),
-            WARN,
-            'NCCL_MAX_NCHANNELS is outdated',
-            'Set NCCL_MAX_CTAS',
-        ),
-        (
-            dict(NCCL_P2P_DISABLE='1'),
-            WARN,
-            'NCCL_P2P_DISABLE=1 is for debugging',
-            'unset NCCL_P2P_DISABLE',
+            'NCCL has no variable NCCL_X:',
+            'unset NCCL_X',
         ),
         (
             dict(TORCH_DISTRIBUTED_DEBUG='DETAIL'),
@@ -68,34 +56,36 @@ def test_known_names_of_nccl():
         ),
     ],
 )
-def test_variables(settings, level, text, remedy):
-    (finding,) = variables.check_variables(settings)
+def test_variables(nccl, settings, level, text, remedy):
+    (finding,) = variables.check_variables(settings, [nccl])
     assert finding.level == level
     assert text in finding.text
     assert remedy in finding.remedy
 
 
-def test_variables_that_are_right():
+def test_variables_that_are_right(nccl):
     settings = dict(
         NCCL_DEBUG='INFO',
         NCCL_SOCKET_IFNAME='l',  # a prefix
         NCCL_VERSION='2.30',  # a label of container images
         TORCH_NCCL_ASYNC_ERROR_HANDLING='1',
-        TORCH_DISTRIBUTED_DEBUG='OFF',  # named in the compiled library alone
         GLOO_SOCKET_IFNAME='lo',
         HOME='/',
     )
-    (finding,) = variables.check_variables(settings)
+    (finding,) = variables.check_variables(settings, [nccl])
     assert finding.level == PASS
-    assert finding.text.startswith('5 of NCCL, torch and gloo set')
+    assert finding.text.startswith('4 of NCCL, torch and gloo set')
 
 
-def test_files_of_nccl_count(tmp_path):
-    file = tmp_path / 'nccl.conf'
-    file.write_text('# NCCL_A=1\nNCCL_SOCKET_TIMEOUT=3\nNCCL_DEBUG=INFO\n')
-    settings = variables.nccl_settings(
-        dict(NCCL_DEBUG='WARN', NCCL_CONF_FILE=str(file))
-    )
-    assert settings['NCCL_SOCKET_TIMEOUT'] == '3'
-    assert settings['NCCL_DEBUG'] == 'WARN'
-    assert 'NCCL_A' not in settings
+def test_nothing_is_said_of_names_without_nccl(tmp_path):
+    other = tmp_path / 'libtorch.so'
+    other.write_bytes(b'\x7fELF')
+    (finding,) = variables.check_variables(dict(NCCL_X='1'), [other])
+    assert finding.level == PASS
+
+
+def test_torchs_own_libraries_are_found():
+    import torch  # noqa: F401
+
+    names = {path.name for path in variables._loaded_libraries()}
+    assert 'libtorch_cpu.so' in names

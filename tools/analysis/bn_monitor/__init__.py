@@ -1,2 +1,2 @@
 # Copyright (c) mmdet_megdet contributors. All rights reserved.
-"""Reading, drawing and reporting what BNStatsMonitorHook measured."""
+"""Figures and a report of what BNStatsMonitorHook measured."""

@@ -6,23 +6,80 @@ from __future__ import annotations
 import base64
 from collections.abc import Mapping
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
-from . import collectives, drift, share
-from .records import LEVELS, Record
-from .summary import largest, percent, seen_findings
+from mmdet_megdet.monitor import Finding, Record
+from mmdet_megdet.text import count
+
+from .figures import SECTIONS
+from .numbers import largest, percent
 
 TEMPLATE = 'page.html.jinja'
-# What is shown, in this order: each draws a figure and explains it.
-SECTIONS = {
-    'between_share': share,
-    'drift': drift,
-    'collectives': collectives,
-}
+# The worst first.
+LEVELS = ('error', 'warning', 'info')
 # So many layers are named as those that gain most.
 TOP = 10
+
+
+class Seen(NamedTuple):
+    """A check's findings, over all records.
+
+    Attributes:
+        check (str): Name of the check.
+        level (str): 'error', 'warning' or 'info'.
+        iterations (list[int]): The iterations that have it.
+        now (bool): Whether the last record has it.
+        findings (list[Finding]): Those of the last record that has it.
+    """
+
+    check: str
+    level: str
+    iterations: list[int]
+    now: bool
+    findings: list[Finding]
+
+
+def seen_findings(records: list[Record]) -> list[Seen]:
+    """Return findings by check, those of the last record and worst first."""
+    found: dict[tuple[str, str], dict[int, list[Finding]]] = {}
+    for record in records:
+        for finding in record.findings:
+            of_check = found.setdefault((finding.check, finding.level), {})
+            of_check.setdefault(record.iter, []).append(finding)
+    seen = [
+        Seen(
+            check,
+            level,
+            list(by_iteration),
+            records[-1].iter in by_iteration,
+            by_iteration[max(by_iteration)],
+        )
+        for (check, level), by_iteration in found.items()
+    ]
+    return sorted(seen, key=lambda s: (not s.now, LEVELS.index(s.level)))
+
+
+def verdict(record: Record) -> tuple[str, str]:
+    """Sum a record's findings up.
+
+    Returns:
+        tuple[str, str]: The worst level, 'fine' without a finding, and a
+        sentence.
+    """
+    levels = [finding.level for finding in record.findings]
+    if not levels:
+        return 'fine', 'No finding: every check passed.'
+    numbers = [
+        f'{levels.count(level)} info'
+        if level == 'info'
+        else count(levels.count(level), level)
+        for level in LEVELS
+        if level in levels
+    ]
+    return min(levels, key=LEVELS.index), f'Found: {", ".join(numbers)}.'
 
 
 def render(
@@ -46,7 +103,9 @@ def render(
         lstrip_blocks=True,
     )
     environment.filters.update(
-        percent=percent, figures=figures, milliseconds=milliseconds
+        percent=percent,
+        three_digits=_three_digits,
+        milliseconds=_milliseconds,
     )
     return environment.get_template(TEMPLATE).render(
         title=title,
@@ -57,9 +116,9 @@ def render(
         sections=[
             dict(
                 name=name,
-                title=section.TITLE,
+                title=section.title,
                 explanation=section.explain(records),
-                how_to_read=section.HOW_TO_READ,
+                how_to_read=section.how_to_read,
                 figure=base64.b64encode(figures[name]).decode(),
             )
             for name, section in SECTIONS.items()
@@ -74,30 +133,10 @@ def render(
     )
 
 
-def verdict(record: Record) -> tuple[str, str]:
-    """Sum a record's findings up.
-
-    Returns:
-        tuple[str, str]: The worst level, 'fine' without a finding, and a
-        sentence.
-    """
-    levels = [finding.level for finding in record.findings]
-    if not levels:
-        return 'fine', 'No finding: every check passed.'
-    numbers = [
-        f'{number} {level}{"s" * (number > 1 and level != "info")}'
-        for level in LEVELS
-        if (number := levels.count(level))
-    ]
-    return min(levels, key=LEVELS.index), f'Found: {", ".join(numbers)}.'
-
-
-def figures(value: float | None) -> str:
-    """A number to three significant digits."""
+def _three_digits(value: float | None) -> str:
     return '-' if value is None else f'{value:.3g}'
 
 
-def milliseconds(seconds: list[float | None]) -> str:
-    """The median of times in milliseconds."""
+def _milliseconds(seconds: list[float | None]) -> str:
     known = [second for second in seconds if second is not None]
-    return figures(1e3 * float(np.median(known)) if known else None)
+    return _three_digits(1e3 * float(np.median(known)) if known else None)

@@ -1,0 +1,178 @@
+# Copyright (c) mmdet_megdet contributors. All rights reserved.
+"""Schedulers that conflict with a warm-up.
+
+A warm-up and a scheduler that multiplies give the product of both. One that
+adds to the value, or sets it, as if nobody else wrote it, gives something
+else: it is refused where both are at work.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+from weakref import WeakKeyDictionary
+
+from mmengine.optim import _ParamScheduler
+from mmengine.optim.scheduler.param_scheduler import (
+    CosineAnnealingParamScheduler,
+    CosineRestartParamScheduler,
+    OneCycleParamScheduler,
+    PolyParamScheduler,
+    ReduceOnPlateauParamScheduler,
+)
+
+from ..errors import ConfigError
+from ..upstream.mmengine_names import schedulers_of
+
+if TYPE_CHECKING:
+    from .warmup import WarmupParamScheduler
+
+
+def _beyond_a_factor(scheduler: _ParamScheduler) -> str | None:
+    """Say how it changes the value other than by a factor, if it does."""
+    match scheduler:
+        case OneCycleParamScheduler():
+            return 'has a warm-up of its own, and sets the value'
+        case CosineRestartParamScheduler():
+            return 'sets the value at each restart'
+        case CosineAnnealingParamScheduler():
+            if scheduler.eta_min or scheduler.eta_min_ratio:
+                return 'approaches eta_min, not 0'
+            if scheduler.T_max < scheduler.end - scheduler.begin:
+                return f'is 0 at T_max={scheduler.T_max} and adds from there'
+        case PolyParamScheduler() if scheduler.eta_min:
+            return 'approaches eta_min, not 0'
+        case ReduceOnPlateauParamScheduler() if any(scheduler.min_values):
+            return 'keeps the value above min_value'
+    # By name, since nothing else here needs mmdet.
+    if any(
+        kind.__name__ == 'QuadraticWarmupParamScheduler'
+        for kind in type(scheduler).__mro__
+    ):
+        return 'adds to the value at every step'
+    return None
+
+
+def check_together(
+    schedulers: Sequence[_ParamScheduler],
+    iterations_per_update: int,
+    iterations_per_epoch: int,
+) -> None:
+    """Refuse, ahead of training, a scheduler that conflicts with a warm-up.
+
+    Args:
+        schedulers (Sequence[_ParamScheduler]): Of one optimizer, in the
+            order in which they are stepped.
+        iterations_per_update (int): After how many iterations the optimizer
+            steps.
+        iterations_per_epoch (int): Iterations in an epoch.
+
+    Raises:
+        ConfigError: If there is one, with both names.
+    """
+    units = dict(
+        updates=iterations_per_update, iters=1, epochs=iterations_per_epoch
+    )
+    for place, warmup in enumerate(schedulers):
+        if not hasattr(warmup, 'count'):
+            continue
+        unit = units[warmup.count]
+        span = warmup.begin * unit, warmup.end * unit
+        for other_place, other in enumerate(schedulers):
+            if not _disturbs(other, warmup):
+                continue
+            each = iterations_per_epoch if other.by_epoch else 1
+            # At the same iteration those that count epochs come last.
+            later = (other.by_epoch, other_place) > (warmup.by_epoch, place)
+            if _meet(other, each, span, later):
+                raise ConfigError(_refusal(warmup, other))
+
+
+class ConflictWatch:
+    """Watch, from step to step, what else writes a warm-up's value.
+
+    For schedulers that are stepped without :func:`check_together`.
+
+    Args:
+        warmup (WarmupParamScheduler): The warm-up, when all schedulers of
+            its optimizer are built.
+    """
+
+    def __init__(self, warmup: WarmupParamScheduler) -> None:
+        self._last_steps = WeakKeyDictionary(
+            (other, -1)
+            for other in schedulers_of(warmup.optimizer)
+            if _disturbs(other, warmup)
+        )
+
+    def check(self, warmup: WarmupParamScheduler, touched: bool) -> None:
+        """Refuse a scheduler that has written since the warm-up last did.
+
+        Args:
+            warmup (WarmupParamScheduler): The warm-up.
+            touched (bool): Whether its value is another than it wrote.
+
+        Raises:
+            ConfigError: If something has, with its name.
+        """
+        for other, before in list(self._last_steps.items()):
+            now = self._last_steps[other] = other.last_step
+            changed = touched and now > before and now >= _first_change(other)
+            if changed or isinstance(other, OneCycleParamScheduler):
+                raise ConfigError(_refusal(warmup, other))
+
+
+def _disturbs(other: _ParamScheduler, warmup: WarmupParamScheduler) -> bool:
+    return (
+        other is not warmup
+        and other.param_name == warmup.param_name
+        and _beyond_a_factor(other) is not None
+    )
+
+
+def _first_change(scheduler: _ParamScheduler) -> int:
+    """Return its first step, from 0, that may do more than multiply."""
+    match scheduler:
+        case CosineAnnealingParamScheduler():
+            by_factor = not (scheduler.eta_min or scheduler.eta_min_ratio)
+            return scheduler.T_max if by_factor else 1
+        case PolyParamScheduler() | ReduceOnPlateauParamScheduler():
+            return 1
+    return 0
+
+
+def _meet(
+    other: _ParamScheduler, unit: int, span: tuple[int, int], later: bool
+) -> bool:
+    """Whether it writes between a warm-up's first and last writing."""
+    if isinstance(other, OneCycleParamScheduler):
+        # It also changes the base value of whatever is built after it.
+        return True
+    first, last = span
+    steps = range(
+        max(other.begin + _first_change(other), -(-first // unit)),
+        min(other.end - 1, last // unit) + 1,
+    )
+    return any(
+        first < step * unit < last
+        or (step * unit == first and later)
+        or (step * unit == last and not later)
+        for step in steps
+    )
+
+
+def _refusal(warmup: WarmupParamScheduler, other: _ParamScheduler) -> str:
+    name, unit = type(other).__name__, 'epochs' if other.by_epoch else 'iters'
+    text = (
+        f'{name}(begin={other.begin}, end={other.end}, in {unit}) '
+        f'{_beyond_a_factor(other)}, and cannot schedule {warmup.param_name} '
+        f'together with {type(warmup).__name__}(begin={warmup.begin}, '
+        f'end={warmup.end}, in {warmup.count}): what it makes of the low '
+        'value of a warm-up is neither of their schedules. '
+    )
+    if isinstance(other, OneCycleParamScheduler):
+        return text + 'Use one of the two.'
+    return text + (
+        f'Let {name} begin where the warm-up has ended, and stand after it '
+        'in param_scheduler, or use a scheduler that multiplies.'
+    )

@@ -1,0 +1,241 @@
+# Copyright (c) mmdet_megdet contributors. All rights reserved.
+from __future__ import annotations
+
+from itertools import pairwise
+
+import pytest
+import torch
+from mmengine.optim import AmpOptimWrapper, OptimWrapper
+from mmengine.registry import OPTIM_WRAPPERS
+from torch import nn
+
+from mmdet_megdet.errors import ConfigError, NonFiniteLossError
+from mmdet_megdet.faults import FiniteLossHook
+from mmdet_megdet.faults.loss import (
+    describe_not_finite,
+    named_losses,
+    not_finite,
+)
+from tests.data.image_run import changed, images_config, train_on_images
+from tests.data.image_task import write_images
+from tests.data.tiny_run import log_of
+
+CPU = torch.device('cpu')
+# What an iteration without an update changes when none is accumulated.
+NOTHING = set()
+ALL = {'weights', 'buffers', 'momenta', 'ema'}
+
+
+def test_names_are_those_that_are_summed_up():
+    """By the same rule as MMEngine's parse_losses."""
+    output = dict(
+        loss_cls=[torch.tensor(1.0), torch.tensor([2.0, 4.0])],
+        loss_box=torch.tensor(5, dtype=torch.float16),
+        acc=torch.tensor(float('nan')),
+    )
+    losses = named_losses(output)
+    assert losses == {'loss_cls[0]': 1, 'loss_cls[1]': 3, 'loss_box': 5}
+    assert not_finite(losses, CPU).tolist() == [0]
+    assert describe_not_finite(losses) == ''
+    assert named_losses(torch.ones(3)) == {}
+    assert not_finite({}, CPU).tolist() == [0]
+
+
+@pytest.mark.parametrize(
+    ('values', 'text'),
+    [
+        ((1.0, float('nan')), 'loss_1 is nan'),
+        ((float('-inf'), 1.0), 'loss_0 is -inf'),
+        # Their sum is NaN.
+        ((float('inf'), float('-inf')), 'loss_0 is inf, loss_1 is -inf'),
+        ((3e38, 3e38), 'the sum of losses is 6e+38'),
+    ],
+)
+def test_what_is_not_finite(values, text):
+    losses = {f'loss_{i}': torch.tensor(v) for i, v in enumerate(values)}
+    assert not_finite(losses, CPU).tolist() == [1]
+    assert describe_not_finite(losses) == text
+
+
+@pytest.fixture(scope='module')
+def images(tmp_path_factory):
+    folder = tmp_path_factory.mktemp('images') / 'data'
+    write_images(folder)
+    return folder
+
+
+@pytest.fixture
+def train(images, tmp_path):
+    """Eight updates of two images at once, unless said."""
+
+    def run(**settings):
+        settings = {
+            'default_hooks__total_batch__total_batch_size': 2,
+            'default_hooks__finite_loss__on_failure': 'skip',
+            'model__fault': 'pixel',
+            'custom_hooks': [dict(type='EMAHook')],
+        } | settings
+        return train_on_images(images_config(images, tmp_path, **settings))
+
+    return run
+
+
+def test_skipped_update_leaves_no_trace(train, tmp_path):
+    runner, states = train(model__fault_iterations=(2, 5))
+    steps = [changed(*pair) for pair in pairwise(states)]
+    expected = [ALL] * 8
+    expected[2] = expected[5] = NOTHING
+    assert steps == expected
+    last = [value for part in states[-1].values() for value in part.values()]
+    assert all(value.isfinite().all() for value in last)
+    assert states[-1]['buffers']['norm.num_batches_tracked'] == 6
+    # The averages of six iterations.
+    assert states[-1]['ema']['steps'] == 6
+    assert runner.iter == 8
+    # The warm-up counts 8 updates of its 10.
+    assert runner.optim_wrapper.get_lr()['lr'] == pytest.approx([0.05 * 0.82])
+    log = log_of(tmp_path)
+    assert (
+        'in epoch 1, update 3 of 8: loss_corner[0] is nan, loss_corner[1] is '
+        'nan, loss_size is nan on rank 0, with images '
+    ) in log
+    assert 'The update is skipped, number 2 of at most 10.' in log
+    assert 'skipped_updates: 2' in log
+    # Counts go on in a resumed run.
+    saved = torch.load(tmp_path / 'epoch_1.pth')
+    assert saved['message_hub']['runtime_info']['skipped_updates'] == 2
+
+
+def test_nothing_changes_where_losses_are_finite(train):
+    _, watched = train(model__fault=None)
+    _, plain = train(model__fault=None, default_hooks__finite_loss=None)
+    assert [changed(*pair) for pair in zip(watched, plain, strict=True)] == [
+        NOTHING
+    ] * 9
+
+
+@pytest.mark.parametrize('spoilt', [0, 1])
+def test_with_accumulation_the_whole_update_is_left_out(
+    train, tmp_path, spoilt
+):
+    """Two micro-steps an update; one of the second update's is spoilt."""
+    _, states = train(
+        default_hooks__total_batch__total_batch_size=4,
+        model__fault_iterations=(2 + spoilt,),
+    )
+    steps = [changed(*pair) for pair in pairwise(states)]
+    assert steps == [ALL, NOTHING, ALL, ALL]
+    # What was gathered for it is not in the next update.
+    assert states[2]['gradients'] == {}
+    place = f'epoch 1, update 2 of 4, micro-step {spoilt + 1} of 2'
+    assert place in log_of(tmp_path)
+
+
+def test_it_counts_for_all_schedulers_alike(train):
+    schedulers = [
+        dict(type='PreciseLinearWarmup', begin=0, end=6),
+        dict(type='CosineAnnealingLR', by_epoch=False, T_max=8),
+    ]
+    rates = []
+    for faults in ((), (0, 3)):
+        runner, _ = train(
+            model__fault_iterations=faults, param_scheduler=schedulers
+        )
+        rates.append(runner.message_hub.get_scalar('train/lr').data[0])
+    assert rates[0].tolist() == rates[1].tolist()
+
+
+def test_the_limit(train):
+    with pytest.raises(NonFiniteLossError, match=r'3 updates .* the limit'):
+        train(
+            model__fault_iterations=(1, 2, 4, 6),
+            default_hooks__finite_loss__max_skips=3,
+        )
+
+
+def test_infinite_loss_raises_before_the_update(train, monkeypatch):
+    kept = []
+    step = torch.optim.SGD.step
+    monkeypatch.setattr(
+        torch.optim.SGD, 'step', lambda *a, **k: kept.append(step(*a, **k))
+    )
+    with pytest.raises(
+        NonFiniteLossError,
+        match=r'update 4 of 8: loss_corner\[1\] is inf on rank 0, with',
+    ):
+        train(
+            model__fault='loss',
+            model__fault_iterations=(3,),
+            default_hooks__finite_loss__on_failure='raise',
+        )
+    assert len(kept) == 3
+
+
+@OPTIM_WRAPPERS.register_module(force=True)
+class ScalingOptimWrapper(AmpOptimWrapper):
+    """AmpOptimWrapper on the CPU, which it refuses, without autocast."""
+
+    def __init__(self, **kwargs):
+        OptimWrapper.__init__(self, **kwargs)
+        self._scale_update_param = None
+        self.loss_scaler = torch.amp.GradScaler('cpu', init_scale=1024.0)
+
+    def optim_context(self, model):
+        return OptimWrapper.optim_context(self, model)
+
+
+def test_grad_scaler_does_not_hear_of_it(train):
+    runner, states = train(
+        model__fault_iterations=(2,),
+        optim_wrapper__type='ScalingOptimWrapper',
+    )
+    assert changed(states[2], states[3]) == NOTHING
+    assert runner.optim_wrapper.loss_scaler.get_scale() == 1024.0
+
+
+def test_gradients_that_overflow_stay_grad_scalers_business(
+    train, monkeypatch
+):
+    """The loss is finite; the scale is halved and one update left out."""
+
+    class Head(nn.Linear):
+        def forward(self, features):
+            result = super().forward(features)
+            result.register_hook(self.overflow)
+            return result
+
+        calls = 0
+
+        def overflow(self, gradient):
+            self.calls += 1
+            return gradient * (float('inf') if self.calls == 3 else 1)
+
+    monkeypatch.setattr('tests.data.image_task.nn.Linear', lambda *a: Head(*a))
+    runner, states = train(
+        model__fault=None, optim_wrapper__type='ScalingOptimWrapper'
+    )
+    assert 'weights' not in changed(states[2], states[3])
+    assert 'weights' in changed(states[3], states[4])
+    assert runner.optim_wrapper.loss_scaler.get_scale() == 512.0
+    assert runner.message_hub.get_info('skipped_updates') is None
+
+
+@pytest.mark.parametrize(
+    ('option', 'text'),
+    [
+        (dict(on_failure='warn'), "on_failure='warn' is neither"),
+        (dict(max_skips=0), 'max_skips=0 is not a positive'),
+    ],
+)
+def test_wrong_options_are_refused(option, text):
+    with pytest.raises(ConfigError, match=text):
+        FiniteLossHook(**option)
+
+
+def test_skipping_needs_the_loop(train):
+    with pytest.raises(ConfigError, match="type='UpdateTrainLoop'"):
+        train(
+            train_cfg=dict(_delete_=True, by_epoch=True, max_epochs=1),
+            train_dataloader__batch_sampler=None,
+            default_hooks__preemption=None,
+        )

@@ -1,0 +1,139 @@
+# Copyright (c) mmdet_megdet contributors. All rights reserved.
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+
+import pytest
+from mmengine.config import Config
+
+from mmdet_megdet.errors import ConfigError
+from mmdet_megdet.faults import (
+    choose_images,
+    planned_batch,
+    would_fail_again,
+)
+from tests.data.faults_run import train
+from tests.data.tiny_run import log_of
+from tests.tools.command import environment, start
+
+
+@pytest.mark.parametrize(
+    ('statuses', 'again'),
+    [
+        # Killed, aborted, another rank lost, asked to stop.
+        ([-9, -15], False),
+        ([-6], False),
+        ([69, -15], False),
+        ([75, 75], False),
+        # An error of its own, and what it did to the others.
+        ([1], True),
+        ([69, 1], True),
+        ([2, 2], True),
+    ],
+)
+def test_statuses(statuses, again):
+    assert would_fail_again(statuses) == again
+
+
+def config(total=256, **settings):
+    norm = dict(type='MegDetSyncBN', bn_size=32)
+    return Config(
+        dict(
+            model=dict(
+                backbone=dict(norm_cfg=norm), neck=[dict(norm_cfg=norm)]
+            ),
+            train_dataloader=dict(batch_size=4),
+            default_hooks=dict(
+                total_batch=dict(
+                    type='TotalBatchHook', total_batch_size=total
+                ),
+                checkpoint=None,
+            ),
+        )
+        | settings
+    )
+
+
+def test_the_batch_that_a_config_plans():
+    assert planned_batch(config()) == (256, [32])
+    hook = dict(type='SyncBNGroupHook', bn_size=None)
+    assert planned_batch(config(custom_hooks=[hook])) == (256, [None])
+    plain = dict(model=dict(norm_cfg=dict(type='BN')))
+    assert planned_batch(config(**plain)) == (256, [None])
+    wrapper = dict(model_wrapper_cfg=dict(convert_bn=['neck'], bn_size=16))
+    assert planned_batch(config(**wrapper)) == (256, [32, 16])
+    assert planned_batch(config(**plain, **wrapper)) == (256, [16])
+    with pytest.raises(ConfigError, match='TotalBatchHook'):
+        planned_batch(config(default_hooks=dict()))
+
+
+def test_images_are_chosen():
+    for world_size, images in ((8, 8), (16, 8), (64, 4), (256, 1)):
+        cfg = config()
+        choose_images(cfg, 12, world_size)
+        assert cfg.train_dataloader.batch_size == images
+    with pytest.raises(ConfigError, match=r'256 and .* 32 over 24 GPU'):
+        choose_images(config(), 12, 24)
+
+
+def test_what_is_made_again_is_told(tmp_path):
+    """The note says 7 updates where the checkpoint has 4."""
+    hook = dict(custom_hooks=[dict(type='RestartHook')], log_level='INFO')
+    train(tmp_path, train_cfg__max_epochs=1, **hook)
+    note = tmp_path / 'updates_done'
+    assert note.read_text() == '4\n'
+    assert 'RestartHook: training' not in log_of(tmp_path)
+    note.write_text('7\n')
+    path = str(tmp_path / 'epoch_1.pth')
+    train(
+        tmp_path,
+        train_cfg__max_epochs=2,
+        resume=True,
+        load_from=path,
+        **hook,
+    )
+    assert (
+        'WARNING - RestartHook: training goes on with 1 rank(s) after update '
+        '4. It had come to update 7: 3 update(s) are lost and made again.'
+    ) in log_of(tmp_path)
+    assert note.read_text() == '8\n'
+
+
+AGENT = """
+import os, sys, time
+from mmdet_megdet.faults import announce_agent
+announce_agent()
+if os.fork():
+    time.sleep(3600)
+os.setsid()
+exec(sys.argv[1])
+"""
+PROCESS = """
+import signal, time
+from mmdet_megdet.faults import end_with_agent
+{before}
+end_with_agent()
+print('ready', flush=True)
+signal.sigwait({{}})
+"""
+
+
+@pytest.mark.parametrize('late', [False, True])
+def test_processes_end_with_their_agent(late):
+    """Also with one that is killed before they look for it."""
+    wait = 'import os\nprint("ready", flush=True)\n'
+    wait += 'while os.getppid() == parent: time.sleep(0.05)\n'
+    before = ('import os\nparent = os.getppid()\n' + wait) if late else ''
+    with start(
+        *(sys.executable, '-c', AGENT, PROCESS.format(before=before)),
+        env=environment(),
+        stdout=subprocess.PIPE,
+        text=True,
+    ) as agent:
+        assert agent.stdout.readline() == 'ready\n'
+        os.kill(agent.pid, signal.SIGKILL)
+        # Closed when the last process that has it is gone.
+        assert agent.stdout.read() == ''

@@ -1,0 +1,208 @@
+# Copyright (c) mmdet_megdet contributors. All rights reserved.
+"""All schedulers of MMEngine and mmdet beside a warm-up, in both orders.
+
+Each gives the product of what both do alone, or is refused by name.
+"""
+
+import mmdet.engine.schedulers  # noqa: F401  registers QuadraticWarmup
+import pytest
+from mmengine.registry import PARAM_SCHEDULERS, init_default_scope
+
+from mmdet_megdet.errors import ConfigError
+from mmdet_megdet.schedulers import check_together
+from tests.schedulers import steps
+
+BASES = [0.04, 0.07]
+WARMUP = dict(type='PreciseLinearWarmup', start_factor=0.01, begin=2, end=12)
+COSINE = dict(type='CosineAnnealingLR', end=30)
+RESTART = dict(type='CosineRestartLR', periods=[15] * 2, eta_min=0)
+RESTART['restart_weights'] = [1, 0.5]
+
+MULTIPLY = [
+    dict(type='StepLR', step_size=4),
+    dict(type='MultiStepLR', milestones=[2, 5, 11, 12, 20], gamma=0.5),
+    dict(type='ConstantLR', factor=0.25, begin=1, end=8),
+    dict(type='ExponentialLR', gamma=0.97),
+    dict(type='LinearLR', start_factor=0.5, end=9),
+    dict(type='LinearLR', start_factor=1.0, end_factor=0.1, end=30),
+    dict(type='PolyLR', power=2.0, end=40),
+    COSINE,
+    dict(type='CosineAnnealingLR', T_max=25),
+    dict(type='PreciseCosineWarmup', start_factor=0.1, begin=5, end=20),
+    dict(type='PreciseLinearWarmup', start_factor=0.1, begin=12, end=20),
+]
+OTHERWISE = [
+    dict(COSINE, eta_min=1e-3),
+    dict(COSINE, eta_min_ratio=0.05),
+    dict(type='CosineAnnealingLR', T_max=4, end=30),
+    dict(type='PolyLR', eta_min=1e-3, end=30),
+    dict(type='OneCycleLR', eta_max=0.1, total_steps=40),
+    RESTART,
+    dict(RESTART, begin=11),
+    dict(type='mmdet.QuadraticWarmupLR', end=10),
+]
+# Begin when the warm-up has ended, or are over when it begins.
+IN_TURN = [
+    dict(COSINE, begin=12, eta_min=1e-3),
+    dict(type='PolyLR', begin=12, end=30, eta_min=1e-3),
+    dict(RESTART, begin=12),
+    dict(type='mmdet.QuadraticWarmupLR', begin=12, end=22),
+    dict(type='PolyLR', end=2, eta_min=1e-3),
+]
+
+
+def build(optimizer, *configs):
+    init_default_scope('mmengine')
+    return [
+        PARAM_SCHEDULERS.build(
+            {'by_epoch': False} | config,
+            default_args=dict(optimizer=optimizer),
+        )
+        for config in configs
+    ]
+
+
+def train(optimizer, schedulers, iterations=35, used=None):
+    return steps.train(optimizer, schedulers, iterations, used=used)
+
+
+def alone(config):
+    optimizer = steps.make_optimizer(*BASES)
+    return train(optimizer, build(optimizer, config))
+
+
+def pair(config, warmup_first):
+    optimizer = steps.make_optimizer(*BASES)
+    configs = [WARMUP, config] if warmup_first else [config, WARMUP]
+    return optimizer, build(optimizer, *configs)
+
+
+@pytest.mark.parametrize('warmup_first', [True, False])
+@pytest.mark.parametrize('config', MULTIPLY, ids=str)
+def test_the_product_of_both(config, warmup_first):
+    optimizer, schedulers = pair(config, warmup_first)
+    check_together(schedulers, 1, 100)
+    used = train(optimizer, schedulers)
+    for now, warm, other in zip(
+        used, alone(WARMUP), alone(config), strict=True
+    ):
+        for value, *parts, base in zip(now, warm, other, BASES, strict=True):
+            # The recursions of both round at each of 35 steps.
+            assert value == pytest.approx(
+                parts[0] * parts[1] / base, rel=1e-13, abs=1e-17
+            )
+
+
+@pytest.mark.parametrize('warmup_first', [True, False])
+@pytest.mark.parametrize('config', OTHERWISE, ids=str)
+def test_what_does_not_multiply_is_refused_by_name(config, warmup_first):
+    name = config['type'].removeprefix('mmdet.')
+    optimizer, schedulers = pair(config, warmup_first)
+    with pytest.raises(ConfigError, match=rf'{name}\(.*PreciseLinearWarmup'):
+        check_together(schedulers, 1, 100)
+    used = []
+    with pytest.raises(ConfigError, match=rf'{name}\(.*PreciseLinearWarmup'):
+        train(optimizer, schedulers, used=used)
+    if name != 'OneCycleLR':
+        assert max(lr for lr, _ in used) <= BASES[0]
+
+
+@pytest.mark.parametrize('config', IN_TURN, ids=str)
+def test_one_after_the_other_is_exact(config):
+    """Also of those that add or set, if they stand in their order."""
+    before = config['type'] == 'PolyLR' and 'begin' not in config
+    optimizer, schedulers = pair(config, warmup_first=not before)
+    check_together(schedulers, 1, 100)
+    used, warm, other = (
+        train(optimizer, schedulers),
+        alone(WARMUP),
+        alone(config),
+    )
+    if before:
+        assert used[:2] == other[:2]
+        factor = other[1][0] / BASES[0]
+        for now, then in zip(used[2:], warm[2:], strict=True):
+            assert now[0] == pytest.approx(then[0] * factor, rel=1e-15)
+    else:
+        assert used == warm[:12] + other[12:]
+
+
+def test_after_it_but_before_it_in_the_list():
+    """What sets the value at the warm-up's last step must come second."""
+    optimizer, schedulers = pair(dict(RESTART, begin=12), warmup_first=False)
+    for check in (
+        lambda: check_together(schedulers, 1, 100),
+        lambda: train(optimizer, schedulers),
+    ):
+        with pytest.raises(ConfigError, match='stand after it'):
+            check()
+    optimizer, schedulers = pair(
+        dict(COSINE, begin=12, eta_min=1e-3), warmup_first=False
+    )
+    check_together(schedulers, 1, 100)
+    assert train(optimizer, schedulers) == (
+        alone(WARMUP)[:12] + alone(dict(COSINE, begin=12, eta_min=1e-3))[12:]
+    )
+
+
+@pytest.mark.parametrize(
+    ('begin', 'by_epoch', 'per_update', 'per_epoch', 'allowed'),
+    [
+        # 10 updates are over after 80 iterations.
+        (10, False, 1, 100, True),
+        (10, False, 8, 100, False),
+        (80, False, 8, 100, True),
+        # An epoch's first step puts back what it finds.
+        (0, True, 8, 81, True),
+        (0, True, 8, 80, True),
+        (0, True, 8, 79, False),
+        (1, True, 8, 79, True),
+        (1, True, 8, 39, False),
+    ],
+)
+@pytest.mark.parametrize('warmup_first', [True, False])
+def test_units(warmup_first, begin, by_epoch, per_update, per_epoch, allowed):
+    optimizer = steps.make_optimizer(*BASES)
+    configs = [
+        dict(WARMUP, begin=0, end=10),
+        dict(COSINE, begin=begin, end=900, eta_min=0.01, by_epoch=by_epoch),
+    ]
+    schedulers = build(optimizer, *configs[:: 1 if warmup_first else -1])
+    if allowed:
+        check_together(schedulers, per_update, per_epoch)
+    else:
+        with pytest.raises(ConfigError, match='CosineAnnealingLR'):
+            check_together(schedulers, per_update, per_epoch)
+
+
+@pytest.mark.parametrize(
+    ('config', 'metrics'),
+    [
+        (dict(COSINE, eta_min=0.01), []),
+        # The loss does not fall the second time.
+        (
+            dict(type='ReduceOnPlateauLR', min_value=1e-3, patience=0),
+            [dict(loss=1.0)],
+        ),
+    ],
+)
+def test_an_epoch_that_ends_inside_the_warmup(config, metrics):
+    optimizer = steps.make_optimizer(*BASES)
+    warmup, other = build(
+        optimizer, WARMUP, dict(config, by_epoch=True, begin=0, end=9)
+    )
+    train(optimizer, [warmup], 6)
+    for _ in range(2):
+        other.step(*metrics)
+    with pytest.raises(ConfigError, match=config['type']):
+        train(optimizer, [warmup], 1)
+
+
+def test_another_parameter_and_another_optimizer_do_not_matter():
+    optimizer = steps.make_optimizer(*BASES)
+    momentum = dict(type='CosineAnnealingMomentum', end=30, eta_min=0.1)
+    warmup, other = build(optimizer, WARMUP, momentum)
+    elsewhere = build(steps.make_optimizer(*BASES), RESTART)
+    check_together([warmup, other], 1, 100)
+    assert train(optimizer, [warmup, other]) == alone(WARMUP)
+    assert elsewhere

@@ -1,0 +1,51 @@
+# Copyright (c) mmdet_megdet contributors. All rights reserved.
+from __future__ import annotations
+
+import re
+import sys
+
+import pytest
+
+from tests.tools.command import ROOT, TOOLS
+
+sys.path.insert(0, str(TOOLS))  # as for a script there
+
+from checks import packages
+from checks.report import FAIL, PASS
+
+
+def test_ranges_are_those_of_the_metadata():
+    asked = dict(
+        re.match(r"'(\w+)([^']*)'", line.strip()).groups()
+        for line in (ROOT / 'pyproject.toml')
+        .read_text()
+        .split('openmmlab = [')[1]
+        .split(']')[0]
+        .strip()
+        .splitlines()
+    )
+    assert asked == packages.RANGES
+
+
+@pytest.mark.parametrize(('fork', 'level'), [(True, PASS), (False, FAIL)])
+def test_the_forks_numbers_count_for_the_forks(
+    fork, level, tmp_path, monkeypatch
+):
+    (tmp_path / 'forkedone.py').write_text("__version__ = '2.3.6'\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setitem(packages.RANGES, 'forkedone', '<2.2.0')
+    monkeypatch.setitem(packages.FORK_RANGES, 'forkedone', '>=2.3.6')
+    have = {'onedl-forkedone': '2.3.6'} if fork else {}
+    monkeypatch.setattr(packages, 'installed', have.get)
+    finding = packages._import('forkedone')
+    assert finding.level == level
+    assert '2.3.6' in finding.text
+
+
+def test_a_package_that_breaks_as_it_is_import(tmp_path, monkeypatch):
+    (tmp_path / 'brokenone.py').write_text('assert False, "too old"\n')
+    monkeypatch.syspath_prepend(tmp_path)
+    finding = packages._import('brokenone')
+    assert finding.text == 'import: AssertionError: too old'
+    finding = packages._import('no_such_package')
+    assert (finding.level, finding.text) == (FAIL, 'not installed')

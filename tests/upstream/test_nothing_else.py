@@ -1,0 +1,117 @@
+# Copyright (c) mmdet_megdet contributors. All rights reserved.
+"""Private names of other libraries are used in ``upstream/`` alone."""
+
+from __future__ import annotations
+
+import ast
+from collections import defaultdict
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.tools.command import ROOT
+
+# What their libraries document in spite of the underscore.
+PUBLIC = {
+    '_asdict': 'NamedTuple',
+    '_exit': 'os',
+    '_replace': 'NamedTuple',
+    '_BatchNorm': 'to be a subclass of it: see DESIGN of sync_bn/layer.py',
+    '_ParamScheduler': 'the base class of all schedulers, in __all__',
+}
+# Elsewhere for a reason.
+ALLOWED = {
+    ('tools/setup/install.py', '_base_executable'): 'ahead of any package',
+}
+
+
+def files() -> list[Path]:
+    found = [*(ROOT / 'mmdet_megdet').rglob('*.py')]
+    found += (ROOT / 'tools').rglob('*.py')
+    return [f for f in found if '.mim' not in f.parts]
+
+
+def is_private(name: str) -> bool:
+    return name.startswith('_') and not name.startswith('__')
+
+
+def own_names(tree: ast.AST) -> Iterator[str]:
+    """What classes of ours have: methods, attributes, fields."""
+    classes = [n for n in ast.walk(tree) if isinstance(n, ast.ClassDef)]
+    for node in [part for each in classes for part in ast.walk(each)]:
+        if isinstance(node, ast.FunctionDef):
+            yield node.name
+        elif isinstance(getattr(node, 'ctx', None), ast.Store):
+            if isinstance(node, ast.Name):
+                yield node.id
+            elif isinstance(node, ast.Attribute) and is_self(node.value):
+                yield node.attr
+
+
+def is_self(node: ast.expr) -> bool:
+    if isinstance(node, ast.Call):
+        node = node.func
+    return isinstance(node, ast.Name) and node.id in ('self', 'cls', 'super')
+
+
+def used_names(tree: ast.AST) -> Iterator[tuple[int, str]]:
+    """Private names that are not looked up in ``self``, with their lines."""
+    for node in ast.walk(tree):
+        match node:
+            case ast.Attribute(value=value, attr=name) if not is_self(value):
+                yield node.lineno, name
+            case ast.ImportFrom(module=module, names=names, level=0):
+                for name in [*module.split('.'), *(n.name for n in names)]:
+                    yield node.lineno, name
+            case ast.Import(names=names):
+                for name in '.'.join(n.name for n in names).split('.'):
+                    yield node.lineno, name
+            case ast.Call(
+                func=ast.Name(id='getattr' | 'hasattr' | 'setattr'),
+                args=[_, ast.Constant(value=str(name)), *_],
+            ):
+                yield node.lineno, name
+
+
+def found_in(source: str, ours: set[str]) -> list[tuple[int, str]]:
+    return [
+        (line, name)
+        for line, name in used_names(ast.parse(source))
+        if is_private(name) and name not in ours | PUBLIC.keys()
+    ]
+
+
+def test_private_names_of_others():
+    ours, sources = defaultdict(set), {}
+    for file in files():
+        sources[file] = file.read_text('utf-8')
+        # Another room's are not ours either.
+        ours[file.parent] |= set(own_names(ast.parse(sources[file])))
+    used = {
+        (str(file.relative_to(ROOT)), name): line
+        for file, source in sources.items()
+        if file.parent != ROOT / 'mmdet_megdet' / 'upstream'
+        for line, name in found_in(source, ours[file.parent])
+    }
+    wrong = used.keys() - ALLOWED.keys()
+    assert not wrong, [f'{p}:{used[p, n]}: {n}' for p, n in sorted(wrong)]
+    assert not ALLOWED.keys() - used.keys(), 'these are no longer needed'
+
+
+@pytest.mark.parametrize(
+    ('source', 'found'),
+    [
+        ('runner._train_loop', ['_train_loop']),
+        ('runner.model._x.y', ['_x']),
+        ('self._x + cls._y + super()._z', []),
+        ("getattr(dataset, '_indices', None)", ['_indices']),
+        ('from torch._C import a', ['_C']),
+        ('from torch.nn import _x', ['_x']),
+        ('import torch._dynamo', ['_dynamo']),
+        ('from ._ours import _theirs', []),
+        ('x.__dict__; x._ours; verdict._replace(a=1)', []),
+    ],
+)
+def test_the_search(source, found):
+    assert [name for _, name in found_in(source, {'_ours'})] == found
