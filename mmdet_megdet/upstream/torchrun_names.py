@@ -86,5 +86,8 @@ class _Agent(LocalElasticAgent):
                 self._remaining_restarts -= 1
                 self._warn('a machine left while they met; they meet again')
 
-    def _stop_workers(self, worker_group: WorkerGroup) -> None:
-        self._shutdown(timeout=self._shutdown_timeout)
+    def _stop_workers(self, worker_group: WorkerGroup, **older: bool) -> None:
+        if older:  # torch 2.6 says is_restart, and knows of no timeout
+            super()._stop_workers(worker_group, **older)
+        else:
+            self._shutdown(timeout=self._shutdown_timeout)
