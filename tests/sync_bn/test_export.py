@@ -51,8 +51,12 @@ def assert_as_exact_as_float32(outputs, model, images):
         assert (output - true).abs().max() <= allowed
 
 
+# From 2.15 on the older exporter says that it is deprecated.
+@pytest.mark.filterwarnings('ignore::DeprecationWarning')
 @pytest.mark.parametrize('dynamo', [True, False])
 def test_reverted_backbone_with_fpn_exports_to_onnx(dynamo, tmp_path):
+    if dynamo and torch.__version__ < '2.7':
+        pytest.skip("torch 2.6's exporter cannot translate BatchNorm")
     model = revert_to_batch_norm(detector_base())
     assert not report_batch_norm(model).synced
     images = torch.randn(2, 3, 64, 64)
