@@ -333,7 +333,7 @@ def test_groups_and_faults():
     assert 'quantities differ from float64 BatchNorm, rank 0: ' in text
     level, text = found['other version'][0]
     assert level == FAIL
-    assert text.endswith(' on ranks 0, 1, 2 and 1.0 on rank 3')
+    assert text.endswith(' on ranks 0-2 and 1.0 on rank 3')
 
 
 def test_groups_of_a_training():
