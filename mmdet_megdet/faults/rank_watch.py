@@ -28,7 +28,7 @@ from mmengine.runner import IterBasedTrainLoop, Runner
 from torch import nn
 from torch.optim import Optimizer
 
-from ..errors import RANK_LOST_STATUS
+from ..errors import RANK_LOST_STATUS, ConfigError
 from ..sync_bn import group_timeout
 from ..text import these_ranks
 from ..updates import UpdateTrainLoop, place_of
@@ -284,7 +284,14 @@ class RankWatch:
         if self.world_size == 1:
             return
         # A connection of its own: a wait in the other one would block it.
-        store = default_store().clone()
+        store = default_store()
+        if not hasattr(store, 'clone'):
+            raise ConfigError(
+                f'RankWatchHook needs a store that can be cloned, which torch '
+                f'{torch.__version__} does not have (2.13 does). Take a newer '
+                'torch, or set default_hooks.rank_watch=None.'
+            )
+        store = store.clone()
         store.set_timeout(timedelta(seconds=self.patience))
         self._store = dist.PrefixStore(_PREFIX, store)
         self._tell()

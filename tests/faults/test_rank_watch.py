@@ -4,7 +4,8 @@ from __future__ import annotations
 import pytest
 import torch.distributed as dist
 
-from mmdet_megdet.faults import RankWatch, is_collective_error
+from mmdet_megdet.errors import ConfigError
+from mmdet_megdet.faults import RankWatch, is_collective_error, rank_watch
 from mmdet_megdet.faults.rank_watch import Beat, Sight, describe
 
 
@@ -68,3 +69,10 @@ def test_one_process_needs_no_store():
     assert lines == [
         'rank 0 of 1 fails in iteration 3 (forward): RuntimeError: Timed out'
     ]
+
+
+def test_a_torch_whose_store_cannot_be_cloned(monkeypatch):
+    monkeypatch.setattr(rank_watch, 'default_store', object)
+    watch = RankWatch(rank=0, world_size=2, patience=9.0)
+    with pytest.raises(ConfigError, match=r'rank_watch=None'):
+        watch.start()
