@@ -73,6 +73,6 @@ def test_one_process_needs_no_store():
 
 def test_a_torch_whose_store_cannot_be_cloned(monkeypatch):
     monkeypatch.setattr(rank_watch, 'default_store', object)
-    watch = RankWatch(rank=0, world_size=2, patience=9.0)
-    with pytest.raises(ConfigError, match=r'rank_watch=None'):
+    watch = RankWatch(0, 2, timeout=9.0, log=print)
+    with pytest.raises(ConfigError, match='rank_watch=None'):
         watch.start()
