@@ -57,6 +57,8 @@ RESTORED = (
     signal.SIGHUP, signal.SIGINT, signal.SIGTERM,
     signal.SIGUSR1, signal.SIGUSR2,
 )  # fmt: skip
+# Python's own handler, or none where the caller ignores it (as `nohup` does).
+AT_START = signal.getsignal(signal.SIGINT)
 
 
 class Request(NamedTuple):
@@ -321,7 +323,7 @@ def _prepare(request: Request, path: list[str]) -> None:
     """All that a process finds when it starts."""
     for number in RESTORED:
         signal.signal(number, signal.SIG_DFL)
-    signal.signal(signal.SIGINT, signal.default_int_handler)
+    signal.signal(signal.SIGINT, AT_START)
     os.environ.clear()
     os.environ.update(request.env)
     os.chdir(request.cwd)
