@@ -29,6 +29,7 @@ def train(work_dir: Path, epochs: int, *settings: str, resume=False) -> dict:
         'train_dataloader.dataset.augment=True',
         'default_hooks.diary=None',
         *settings,
+        cold=True,
     )
     assert result.returncode == 0, result.stdout
     return torch.load(work_dir / f'epoch_{epochs}.pth')

@@ -83,8 +83,12 @@ def run(
         try:
             output, _ = process.communicate(timeout=PATIENCE)
         except subprocess.TimeoutExpired:
+            left = [f'{p.pid} {p.status()}' for p in descendants(process.pid)]
             kill_tree(process.pid)
-            raise
+            output, _ = process.communicate()
+            raise AssertionError(
+                f'no end after {PATIENCE} s, with processes {left}:\n{output}'
+            ) from None
     return subprocess.CompletedProcess(
         process.args, process.returncode, output
     )
