@@ -85,7 +85,11 @@ def run(
         except subprocess.TimeoutExpired:
             left = [f'{p.pid} {p.status()}' for p in descendants(process.pid)]
             kill_tree(process.pid)
-            output, _ = process.communicate()
+            try:
+                output, _ = process.communicate(timeout=9)
+            except subprocess.TimeoutExpired as held:
+                # Somebody who is no descendant any more has the pipe.
+                output = f'{held.output} (still open)'
             raise AssertionError(
                 f'no end after {PATIENCE} s, with processes {left}:\n{output}'
             ) from None
