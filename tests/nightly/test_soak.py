@@ -60,7 +60,7 @@ def undisturbed(tmp_path_factory):
     before = resources(run)
     wait_for_update(run, UPDATES - 100)
     after = resources(run)
-    assert run.finish(seconds=300).statuses == [0, 0], run.logs()
+    assert run.finish().statuses == [0, 0], run.logs()
     growth = [
         (new[0] - old[0], new[1] - old[1])
         for old, new in zip(before, after, strict=True)
@@ -90,7 +90,7 @@ def test_random_faults_leave_no_difference(undisturbed, tmp_path):
             assert run.finish().statuses == [75, 75], run.logs()
             last = (work_dir / 'last_checkpoint').read_text()
             assert 'iter_' in last.rpartition('/')[2]
-    last = Run(work_dir, '--resume', **SETTINGS).finish(seconds=300)
+    last = Run(work_dir, '--resume', **SETTINGS).finish()
     assert last.statuses == [0, 0], last.logs
     assert_same_end(work_dir, undisturbed[0])
     ours, expected = (
