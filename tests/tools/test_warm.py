@@ -90,7 +90,13 @@ def test_how_they_end(end, status, said):
 
 
 def test_they_take_signals_and_keep_the_streams_apart():
-    script = 'import sys, time; print(1, flush=True); time.sleep(3600)'
+    # The caller of the tests may ignore SIGINT, as `nohup` does.
+    script = (
+        'import signal, time\n'
+        'signal.signal(signal.SIGINT, signal.default_int_handler)\n'
+        'print(1, flush=True)\n'
+        'time.sleep(3600)'
+    )
     with start(
         *(sys.executable, '-c', script),
         env=environment(),
