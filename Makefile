@@ -24,7 +24,7 @@ demo: setup ## Generate a data set, train on two ranks, evaluate
 
 pytest := python -m pytest -n 2 --dist loadfile --no-loadscope-reorder
 
-test: setup ## Run the tests; about ten minutes on two cores
+test: setup ## Run the tests; about 17 minutes on two cores
 	$(run) $(pytest) -m 'not nightly'
 
 test-fast: setup ## Of these, the ones that take less than about 10 seconds
