@@ -30,7 +30,7 @@ from PIL import ImageFile, JpegImagePlugin, PngImagePlugin
 from ..annotations import Verdict, configured, judge, unreadable
 from ..errors import ConfigError, DataError
 from ..ranks import all_raise
-from ..runtime import hold_workers
+from ..runtime import find_hook, hold_workers
 from ..upstream.mmengine_names import built_loop, chosen_indices
 from .setup import check_setup
 
@@ -335,15 +335,7 @@ def _files_and_uses(cfg: Config | dict, roles: Sequence[str]) -> tuple:
 
 def data_check_of(cfg: Config | dict) -> dict | None:
     """Return the settings of a config's DataCheckHook, if it has one."""
-    hooks = [
-        *(cfg.get('default_hooks') or {}).values(),
-        *(cfg.get('custom_hooks') or []),
-    ]
-    for hook in hooks:
-        kind = hook.get('type') if isinstance(hook, dict) else None
-        if 'DataCheckHook' in (kind, getattr(kind, '__name__', None)):
-            return hook
-    return None
+    return find_hook(cfg, 'DataCheckHook')
 
 
 def mode_of(cfg: Config | dict) -> Mode:

@@ -24,6 +24,7 @@ from mmengine.runner import Runner
 
 from ..errors import RANK_LOST_STATUS, REQUEUE_STATUS, ConfigError
 from ..recipe import most_images
+from ..runtime import find_hook
 from ..text import count
 
 _AGENT = 'MEGDET_ELASTIC_AGENT'
@@ -122,18 +123,17 @@ def planned_batch(cfg: Config) -> tuple[int, list[int | None]]:
     Raises:
         ConfigError: If it does not say the images of an update.
     """
-    hooks = [*(cfg.get('default_hooks') or {}).values()]
-    hooks += cfg.get('custom_hooks') or []
-    by_type = {h.get('type'): h for h in hooks if isinstance(h, dict)}
-    if 'TotalBatchHook' not in by_type:
+    total_batch = find_hook(cfg, 'TotalBatchHook')
+    if total_batch is None:
         raise ConfigError(
             'the config does not say how many images an update takes, so '
             'the images per GPU cannot be chosen. Set '
             "default_hooks.total_batch=dict(type='TotalBatchHook', "
             'total_batch_size=256).'
         )
-    total = by_type['TotalBatchHook'].get('total_batch_size', 256)
-    override = by_type.get('SyncBNGroupHook', {}).get('bn_size', 'layers')
+    total = total_batch.get('total_batch_size', 256)
+    sync_bn_group = find_hook(cfg, 'SyncBNGroupHook') or {}
+    override = sync_bn_group.get('bn_size', 'layers')
     if override != 'layers':
         return total, [override]
     wrapper = cfg.get('model_wrapper_cfg') or {}

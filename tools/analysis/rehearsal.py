@@ -18,7 +18,7 @@ from torch.utils.data import DataLoader, Dataset
 
 from mmdet_megdet.errors import ConfigError
 from mmdet_megdet.recipe import BatchPlan
-from mmdet_megdet.runtime.config import check_lr_scaling
+from mmdet_megdet.runtime import check_lr_scaling, find_hook
 from mmdet_megdet.upstream.mmengine_names import runner_without_model
 
 
@@ -268,13 +268,9 @@ def get_accumulation(cfg: Config, gpus: int) -> int:
     Raises:
         PlanError: If the hook's total batch cannot be split so.
     """
-    hooks = [
-        *cfg.get('default_hooks', {}).values(),
-        *(cfg.get('custom_hooks') or []),
-    ]
-    for hook in hooks:
-        if hook and hook.get('type') == 'TotalBatchHook':
-            total = hook.get('total_batch_size', 256)
-            images = cfg.train_dataloader.batch_size
-            return BatchPlan(gpus, images, total).accumulation
+    hook = find_hook(cfg, 'TotalBatchHook')
+    if hook is not None:
+        total = hook.get('total_batch_size', 256)
+        images = cfg.train_dataloader.batch_size
+        return BatchPlan(gpus, images, total).accumulation
     return cfg.optim_wrapper.get('accumulative_counts', 1)

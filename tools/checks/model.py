@@ -9,6 +9,7 @@ from typing import Any
 
 from torch import nn
 
+from mmdet_megdet.runtime import find_hook
 from mmdet_megdet.sync_bn import (
     MegDetSyncBN,
     convert_batch_norm,
@@ -178,18 +179,6 @@ def loader_need(cfg: Any, gpus: int) -> LoaderNeed | None:
 def bn_size_of(cfg: Any) -> Any:
     """Return SyncBNGroupHook's BN size; 'layers' where it leaves theirs."""
     return (find_hook(cfg, 'SyncBNGroupHook') or {}).get('bn_size', 'layers')
-
-
-def find_hook(cfg: Any, kind: str) -> dict | None:
-    """Return a hook's settings in the config, by its type."""
-    hooks = [
-        *(cfg.get('default_hooks') or {}).values(),
-        *(cfg.get('custom_hooks') or []),
-    ]
-    for hook in hooks:
-        if hook and hook.get('type') == kind:
-            return hook
-    return None
 
 
 def _values(node: Any, *keys: str) -> Iterator[Any]:

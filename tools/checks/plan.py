@@ -15,9 +15,10 @@ from mmdet_megdet.recipe import (
     aspect_ratio_note,
     plan_rows,
 )
+from mmdet_megdet.runtime import find_hook
 from mmdet_megdet.sync_bn import bn_sizes
 
-from .model import bn_size_of, find_hook
+from .model import bn_size_of
 from .report import Finding, failure, passed, warning
 
 CHECK = 'batch plan'
