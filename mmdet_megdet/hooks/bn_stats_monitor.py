@@ -4,45 +4,37 @@
 from __future__ import annotations
 
 import logging
-from pathlib import Path
 from typing import Any, Literal
 
 from mmengine.dist import all_gather_object
 from mmengine.hooks import Hook
 from mmengine.logging import print_log
-from mmengine.optim import OptimWrapperDict
 from mmengine.registry import HOOKS
 from mmengine.runner import Runner
 
 from ..errors import ConfigError, MegDetError
 from ..monitor import (
     Finding,
-    JsonLines,
     Numbers,
     Probe,
+    Record,
+    Seconds,
     aggregates,
+    collective_seconds,
     decode,
     encode,
     gather,
     judge,
     layer_rows,
-    record_of,
+    open_record,
     summary,
 )
 from ..ranks import differences
 from ..runtime import images_per_gpu
-from ..upstream.mmengine_names import accumulation_of
 
-_LEVELS = dict(error=logging.ERROR, warning=logging.WARNING, info=logging.INFO)
+_LEVELS = dict(error=logging.ERROR, warning=logging.WARNING)
 # What of a layer's row is drawn over time.
-_CURVES = (
-    'between_share',
-    'var_spread',
-    'mean_drift',
-    'var_drift',
-    'dead_channels',
-    'running_var_max',
-)
+_CURVES = ('between_share', 'mean_drift', 'dead_channels', 'running_var_max')
 
 
 class BNStatsError(MegDetError, RuntimeError):
@@ -68,69 +60,24 @@ class BNStatsMonitorHook(Hook):
 
     - It looks at the first iteration of a run, resumed or not, and at every
       ``interval``-th after; at the others it does nothing. It changes
-      nothing that training computes. Under ``UpdateTrainLoop`` an iteration
-      is an update: statistics are then those of its first micro-step, the
-      order of calls and what is not finite those of all.
-    - All ranks exchange one vector in a monitored iteration, by a single
-      all-gather on BatchNorm's own process group; its size depends on the
-      model alone. From it all ranks come to the same findings, and with
-      ``on_failure='raise'`` all raise in the same iteration.
+      nothing that training computes.
+    - All ranks exchange one vector at a look, by a single all-gather; its
+      size depends on the model alone. From it all ranks come to the same
+      findings, and with ``on_failure='raise'`` all raise in the same
+      iteration (only errors do).
     - It watches any model, in any wrapper. Of a ``MegDetSyncBN`` it knows
-      what the layer used; of other BatchNorms the moments of their input
-      and the running statistics, at the price of one more pass over the
-      input in a monitored iteration.
+      what the layer used; of other BatchNorms the moments of their input and
+      the running statistics, at the price of one more pass over the input.
     - Findings that stay are logged once, and again when they change; the
       file has them all.
 
-    What it finds, by level (only errors raise):
-
-    =================  =======  ==========================================
-    check              level    meaning
-    =================  =======  ==========================================
-    non-finite         error    NaN or Inf, and where it came in first
-    call-order         error    ranks call synchronised layers in
-                                different order, or leave some out
-    not-synchronised   error    ranks of a BN group use different batch
-                                statistics, or others than those of the
-                                group's batches; or a layer communicates
-                                with nobody where it should
-    buffers-disagree   error    running statistics differ within a group
-    same-data          error    all ranks see the same images (warning:
-                                some of them do)
-    bn-size            warning  groups that do not hold ``bn_size`` images
-    collective-time    warning  BatchNorm's collectives take more than
-                                ``max_collective_share``; the slow rank is
-                                the one that waits least
-    eval-mode          warning  layers in eval mode (``norm_eval``,
-                                ``frozen_stages``); info for plain ones
-    frozen-affine      info     weight and bias are not trained
-    foreign-sync-bn    info     another library's synchronised BatchNorm
-    plain-batch-norm   warning  layers that each rank keeps to itself;
-                                info in one process
-    dead-channels      warning  channels that are constant on all ranks
-    running-var        warning  ``running_var`` above ``max_running_var``
-    not-called         info     layers that no rank calls
-    =================  =======  ==========================================
+    docs/monitor.md has the findings with their remedies, and the numbers:
+    ``train/bn_*`` in the message hub, curves of each layer in the vis
+    backends, everything in ``bn_stats.jsonl``.
 
     A rank that leaves a synchronised layer out for good usually ends in a
     collective that nobody joins, before anything can be said about it.
     ``SyncBNGroupHook(strict=True)`` finds that.
-
-    Where the numbers go: ``bn_between_share`` (of the variance, between
-    ranks; mean over layers), ``bn_mean_drift`` (of the batch from
-    running_mean, in standard deviations; mean over layers),
-    ``bn_collective_share`` (of the iteration; largest of all ranks) and
-    ``bn_findings`` (errors and warnings) into the log line and every vis
-    backend, each layer's own into the vis backends under ``bn/<layer>/``,
-    and everything into ``bn_stats.jsonl`` in the work dir. There a run that
-    resumes goes on behind its checkpoint's iteration, and one that starts
-    anew begins anew.
-
-    Where a layer's batches are compared between ranks it is over the ranks
-    of its BN group, and, if it does not synchronise, over all ranks: that
-    tells beforehand what synchronising would change in the model's first
-    layer. The layers behind it get what it has normalised rank by rank, and
-    show less (docs/does_it_pay.md).
 
     Args:
         interval (int): Iterations from one look to the next. Defaults to
@@ -190,14 +137,12 @@ class BNStatsMonitorHook(Hook):
         self._logged: set[tuple] = set()
 
     def before_train(self, runner: Runner) -> None:
-        """Find the layers and make the process group, alike on all ranks."""
+        """Find the layers, which have to be alike on all ranks."""
         monitors = [h for h in runner.hooks if isinstance(h, type(self))]
         if len(monitors) > 1:
             raise ConfigError(
-                f'{len(monitors)} BNStatsMonitorHooks, which would listen to '
-                'the same layers. Where a base config has one in '
-                'default_hooks, set default_hooks.bn_stats (interval, '
-                'on_failure) instead of adding another to custom_hooks.'
+                'Several BNStatsMonitorHooks would listen to the same '
+                'layers: set default_hooks.bn_stats instead of adding one.'
             )
         probe = Probe(runner.model)
         _check_ranks_agree(probe)
@@ -210,7 +155,7 @@ class BNStatsMonitorHook(Hook):
             self._images = images_per_gpu(runner.train_dataloader)
         except ValueError:
             self._images = None
-        self._record = JsonLines(Path(runner.work_dir))
+        self._record = open_record(runner.work_dir)
         if runner.rank == 0:
             self._record.resume(runner.iter)
 
@@ -222,13 +167,6 @@ class BNStatsMonitorHook(Hook):
         if self._probe is not None and due:
             self._listening = self._probe
             self._probe.attach()
-
-    def after_micro_step(
-        self, runner: Runner, *args: Any, **kwargs: Any
-    ) -> None:
-        """Under UpdateTrainLoop: the first of an update's steps is over."""
-        if self._listening is not None:
-            self._listening.end_first_step()
 
     def after_train_iter(
         self, runner: Runner, *args: Any, **kwargs: Any
@@ -257,15 +195,20 @@ class BNStatsMonitorHook(Hook):
                 f'train/bn_{name}', value, resumed=False
             )
         if runner.rank == 0:
-            record = record_of(
-                numbers,
-                rows,
-                findings,
+            seconds = Seconds(
+                numbers.ranks['seconds'].tolist(),
+                collective_seconds(numbers).tolist(),
+            )
+            record = Record(
                 runner.iter + 1,
                 runner.epoch + 1,
-                _accumulation(runner),
+                numbers.world_size,
+                numbers.images_per_gpu,
+                seconds,
+                rows,
+                findings,
             )
-            self._record.append(record.as_json())
+            self._record.append(record)
             curves = {
                 f'bn/{row.name}/{name}': getattr(row, name)
                 for row in rows
@@ -277,10 +220,8 @@ class BNStatsMonitorHook(Hook):
                 _log(summary(runner.iter + 1, rows, findings))
             for finding in findings:
                 if finding.key() not in self._logged:
-                    _log(
-                        f'{finding.check}: {finding.message}',
-                        _LEVELS[finding.level],
-                    )
+                    text = f'{finding.check}: {finding.message}'
+                    _log(text, _LEVELS[finding.level])
         self._first = False
         self._logged = {finding.key() for finding in findings}
 
@@ -299,13 +240,6 @@ def _check_ranks_agree(probe: Probe) -> None:
             'BNStatsMonitorHook: ranks have different BatchNorm layers: '
             f'{different}. Build and convert the model alike on all ranks.'
         )
-
-
-def _accumulation(runner: Runner) -> int:
-    wrapper = runner.optim_wrapper
-    if isinstance(wrapper, OptimWrapperDict):
-        wrapper = next(iter(wrapper.values()))
-    return accumulation_of(wrapper)
 
 
 def _log(text: str, level: int = logging.INFO) -> None:

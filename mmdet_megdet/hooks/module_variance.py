@@ -3,21 +3,20 @@
 
 from __future__ import annotations
 
-import logging
+from collections.abc import Callable
+from contextlib import ExitStack
+from functools import wraps
 from typing import Any
 
-import torch
 from mmengine.hooks import Hook
-from mmengine.logging import print_log
 from mmengine.optim import LinearParamScheduler, _ParamScheduler
 from mmengine.optim.optimizer import ZeroRedundancyOptimizer
 from mmengine.registry import HOOKS
 from mmengine.runner import Runner
-from torch import Tensor
 from torch.optim import Optimizer
 
 from ..errors import ConfigError
-from ..noise import TOTAL, averaged, module_factors
+from ..noise import TOTAL, module_factors
 from ..schedulers import WarmupParamScheduler
 from .gradient_noise import GradientNoiseHook
 
@@ -34,8 +33,8 @@ class ModuleVarianceHook(Hook):
     quieter than the backbone's, so they can take larger steps. A part's
     factor is ``sqrt(d / d_part)``, where ``d`` is ``1 - cos`` between the
     gradients of the batch's two halves, and of the anchor where no part is
-    named. Published gain: 0.4 AP for Mask R-CNN at 256 images, and more at
-    512 and 1024. That is not reproduced here.
+    named. Published gain: 0.4 AP for Mask R-CNN at 256 images, not reproduced
+    here (docs/which_batch.md).
 
     Contract:
 
@@ -47,12 +46,9 @@ class ModuleVarianceHook(Hook):
     - It splits the optimizer's parameter groups by part when ``step`` begins
       and puts the very same groups back when it ends. So schedulers,
       checkpoints and the log see the learning rates of the config, bit for
-      bit, and settings by parameter stay. It works with any optimizer whose
-      parameter groups may be of any number.
+      bit, and settings by parameter stay.
     - The factors are in the checkpoint, and a resumed run goes on with them.
-
-    They are drawn in the vis backends, as ``lr_factor/<part>``, and logged
-    at the end of each epoch.
+      They are drawn in the vis backends, as ``lr_factor/<part>``.
 
     Published and here: there gradients of Adam are first divided as Adam
     does, here never; there factors are at least 0.71, here at least
@@ -95,27 +91,19 @@ class ModuleVarianceHook(Hook):
     ) -> None:
         if begin is not None and (type(begin) is not int or begin < 0):
             raise ConfigError(
-                f'ModuleVarianceHook: begin={begin!r} must be a number of '
-                'updates, or None for the end of the warm-up.'
+                f'begin={begin!r} must be an int from 0, or None.'
             )
         if not 0 <= momentum < 1:
-            raise ConfigError(
-                f'ModuleVarianceHook: momentum={momentum!r} must be from 0 '
-                'to below 1.'
-            )
+            raise ConfigError(f'momentum={momentum!r} must be 0 to below 1.')
         if not max_factor >= 1:
-            raise ConfigError(
-                f'ModuleVarianceHook: max_factor={max_factor!r} must be from '
-                '1: the largest factor of a learning rate.'
-            )
+            raise ConfigError(f'max_factor={max_factor!r} must be from 1.')
         self.begin = begin
         self.momentum = momentum
         self.max_factor = max_factor
         self.anchor = anchor
         self.factors: dict[str, float] = {}
         self._saved: dict | None = None
-        self._groups: list[dict] | None = None
-        self._handles: list[Any] = []
+        self._attached = ExitStack()
 
     def after_load_checkpoint(self, runner: Runner, checkpoint: dict) -> None:
         """Note the factors so far."""
@@ -126,8 +114,8 @@ class ModuleVarianceHook(Hook):
         noise = [h for h in runner.hooks if isinstance(h, GradientNoiseHook)]
         if not noise:
             raise ConfigError(
-                'ModuleVarianceHook takes the noise from GradientNoiseHook, '
-                'which the config has not. Set default_hooks.grad_noise='
+                'ModuleVarianceHook needs GradientNoiseHook. Set '
+                'default_hooks.grad_noise='
                 "dict(type='GradientNoiseHook', interval=10)."
             )
         self._noise = noise[0]
@@ -141,8 +129,7 @@ class ModuleVarianceHook(Hook):
         if isinstance(optimizer, ZeroRedundancyOptimizer):
             raise ConfigError(
                 'ModuleVarianceHook: ZeroRedundancyOptimizer keeps groups of '
-                'its own, whose learning rates cannot be scaled by part. Use '
-                'the optimizer that it wraps.'
+                'its own. Use the optimizer that it wraps.'
             )
         self._begin = self.begin
         if self._begin is None:
@@ -154,11 +141,9 @@ class ModuleVarianceHook(Hook):
             for name, parameters in self._noise.parts.items()
             for parameter in parameters
         }
-        self._runner, self._depth = runner, 0
-        self._handles = [
-            optimizer.register_step_pre_hook(self._scale),
-            optimizer.register_step_post_hook(self._put_back),
-        ]
+        step = optimizer.step
+        self._attached.callback(setattr, optimizer, 'step', step)
+        optimizer.step = self._scaled(runner, step)
 
     def after_train_iter(
         self, runner: Runner, *args: Any, **kwargs: Any
@@ -170,23 +155,13 @@ class ModuleVarianceHook(Hook):
         noise = {n: s.value for n, s in scales.items() if n != TOTAL}
         batch = runner.train_loop.plan.total_batch_size
         now = module_factors(noise, batch, self.anchor, self.max_factor)
-        self.factors = averaged(self.factors, now, self.momentum)
+        for name, factor in now.items():
+            kept = self.momentum * self.factors.get(name, 1.0)
+            self.factors[name] = kept + (1 - self.momentum) * factor
         if runner.rank == 0:
             runner.visualizer.add_scalars(
                 {f'lr_factor/{n}': f for n, f in self.factors.items()},
                 step=runner.iter + 1,
-            )
-
-    def after_train_epoch(self, runner: Runner) -> None:
-        """Log the factors."""
-        if self.factors:
-            factors = ', '.join(
-                f'{name} {factor:.3f}' for name, factor in self.factors.items()
-            )
-            print_log(
-                f'ModuleVarianceHook: learning rates are scaled by {factors}.',
-                logger='current',
-                level=logging.INFO,
             )
 
     def before_save_checkpoint(self, runner: Runner, checkpoint: dict) -> None:
@@ -195,42 +170,32 @@ class ModuleVarianceHook(Hook):
 
     def after_train(self, runner: Runner) -> None:
         """Let go of the optimizer."""
-        self._stop()
+        self._attached.close()
 
     def on_error(self, runner: Runner, error: Exception) -> None:
         """Let go of the optimizer."""
-        self._stop()
+        self._attached.close()
 
-    def _stop(self) -> None:
-        for handle in self._handles:
-            handle.remove()
-        self._handles = []
-        if self._groups is not None:
-            self._runner.optim_wrapper.optimizer.param_groups = self._groups
-            self._groups = None
+    def _scaled(self, runner: Runner, step: Callable) -> Callable:
+        """Return the optimizer's step, with groups by part while it runs."""
+        optimizer = runner.optim_wrapper.optimizer
 
-    def _scale(self, optimizer: Optimizer, *_: Any) -> None:
-        """When the optimizer's step begins."""
-        # A class's step that calls its base class's comes here again.
-        self._depth += 1
-        if self._depth > 1:
-            return
-        if not self.factors or self._runner.iter < self._begin:
-            return
-        self._groups = optimizer.param_groups
-        self._pieces = [self._split(group) for group in self._groups]
-        optimizer.param_groups = [p for ps in self._pieces for p in ps]
+        @wraps(step)
+        def by_part(*args: Any, **kwargs: Any) -> Any:
+            if not self.factors or runner.iter < self._begin:
+                return step(*args, **kwargs)
+            groups = optimizer.param_groups
+            pieces = [self._split(group) for group in groups]
+            optimizer.param_groups = [p for ps in pieces for p in ps]
+            try:
+                result = step(*args, **kwargs)
+            finally:
+                optimizer.param_groups = groups
+            for group, own in zip(groups, pieces, strict=True):
+                _keep_changes(group, own, optimizer)
+            return result
 
-    def _put_back(self, optimizer: Optimizer, *_: Any) -> None:
-        """When it ends."""
-        self._depth -= 1
-        if self._depth or self._groups is None:
-            return
-        optimizer.param_groups, self._groups = self._groups, None
-        for group, pieces in zip(
-            optimizer.param_groups, self._pieces, strict=True
-        ):
-            _keep_changes(group, pieces, optimizer)
+        return by_part
 
     def _split(self, group: dict) -> list[dict]:
         by_factor: dict[float, list] = {}
@@ -269,20 +234,11 @@ def _keep_changes(
     Raises:
         ConfigError: If that depends on the learning rate.
     """
-    for name, value in pieces[0].items():
-        if name in ('params', 'lr'):
-            continue
-        if not all(_same(value, piece[name]) for piece in pieces[1:]):
+    for name in pieces[0].keys() - {'params', 'lr'}:
+        if any(piece[name] != pieces[0][name] for piece in pieces):
             raise ConfigError(
                 f'ModuleVarianceHook: {type(optimizer).__name__} keeps '
                 f'{name!r} in its parameter groups, which depends on the '
-                'learning rate, so it cannot have one for each part. Use '
-                'another optimizer.'
+                'learning rate. Use another optimizer.'
             )
-        group[name] = value
-
-
-def _same(left: Any, right: Any) -> bool:
-    if isinstance(left, Tensor) and isinstance(right, Tensor):
-        return torch.equal(left, right)
-    return left is right or left == right
+        group[name] = pieces[0][name]

@@ -8,17 +8,17 @@ wrong, :mod:`.table` makes rows and a summary, :mod:`.record` keeps them.
 
 from .checks import CHECKS, judge
 from .exchange import Numbers, decode, encode, gather, is_foreign_sync
+from .json_lines import JsonLines
 from .probe import Probe
 from .record import (
     Finding,
-    JsonLines,
     LayerRecord,
-    Plan,
     Record,
     Seconds,
+    open_record,
     read_records,
 )
-from .table import aggregates, layer_rows, record_of, summary
+from .table import aggregates, collective_seconds, layer_rows, summary
 
 __all__ = [
     'CHECKS',
@@ -26,18 +26,18 @@ __all__ = [
     'JsonLines',
     'LayerRecord',
     'Numbers',
-    'Plan',
     'Probe',
     'Record',
     'Seconds',
     'aggregates',
+    'collective_seconds',
     'decode',
     'encode',
     'gather',
     'is_foreign_sync',
     'judge',
     'layer_rows',
+    'open_record',
     'read_records',
-    'record_of',
     'summary',
 ]

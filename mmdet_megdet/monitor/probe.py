@@ -4,9 +4,8 @@
 from __future__ import annotations
 
 from contextlib import ExitStack
-from dataclasses import dataclass
 from functools import partial
-from typing import Any, cast
+from typing import Any, NamedTuple, cast
 
 import torch
 from mmengine.model import is_model_wrapper
@@ -22,35 +21,13 @@ from ..sync_bn import (
 from ..upstream.torch_names import in_recomputation
 
 
-@dataclass(frozen=True)
-class Call:
-    """One forward of a layer, recomputations aside.
-
-    Attributes:
-        layer (int): Its place in :attr:`Probe.layers`.
-        count (int): Positions in this rank's batch.
-        mean (Tensor): Local mean, float64 ``(C, )``.
-        second (Tensor): Local sum of squared deviations from it.
-        group (tuple[Tensor, Tensor, Tensor], optional): Count, mean and
-            biased variance by which the layer normalised; None where it did
-            not communicate.
-    """
-
-    layer: int
-    count: int
-    mean: Tensor
-    second: Tensor
-    group: tuple[Tensor, Tensor, Tensor] | None
-
-
-@dataclass(frozen=True)
-class LaterCall:
-    """One forward of a layer in a later micro-step of the iteration.
+class Call(NamedTuple):
+    """One forward of a layer.
 
     Attributes:
         layer (int): Its place in :attr:`Probe.layers`.
         communicates (bool): Whether it normalised by a group's statistics.
-        finite (Tensor): Whether its batch is free of NaN and Inf.
+        finite (Tensor): Whether this rank's batch is free of NaN and Inf.
     """
 
     layer: int
@@ -61,11 +38,11 @@ class LaterCall:
 class Probe:
     """Listen to every BatchNorm of a model during an iteration.
 
-    Between :meth:`attach` and :meth:`detach` it notes every call: of a
-    ``MegDetSyncBN`` in training mode what its observer is told, of any other
-    the moments of its input, by a forward pre-hook that passes over it once.
-    Nothing waits for the device before :meth:`detach`. Outside of the two the
-    model is as if there were no probe.
+    Between :meth:`attach` and :meth:`detach` it notes every call, but for
+    recomputations: of a ``MegDetSyncBN`` in training mode what its observer
+    is told, of any other the moments of its input, by a forward pre-hook that
+    passes over it once. Nothing waits for the device before :meth:`detach`.
+    Outside of the two the model is as if there were no probe.
 
     Args:
         model (nn.Module): The model, wrapped or not. Wrappers do not show in
@@ -74,9 +51,10 @@ class Probe:
     Attributes:
         names (list[str]): The layers' names, in the model's order.
         layers (list[nn.Module]): The layers.
-        calls (list[Call]): The iteration's, in order; of its first
-            micro-step, if it has several.
-        later (list[LaterCall]): Those of the other micro-steps.
+        calls (list[Call]): The iteration's, in order.
+        first (dict[int, list[Tensor]]): Of each layer's first call: count,
+            mean and biased variance of this rank's batch, and those of the
+            group's, by which the layer normalised.
         before (list[list[Tensor]]): Each layer's running mean and variance
             as they were before the iteration; empty lists where it has none.
     """
@@ -95,8 +73,7 @@ class Probe:
 
     def _forget(self) -> None:
         self.calls: list[Call] = []
-        self.later: list[LaterCall] = []
-        self._first_step = True
+        self.first: dict[int, list[Tensor]] = {}
         self.before: list[list[Tensor]] = []
         self._collectives: list[tuple[int, list[CollectiveTimer]]] = []
         self._iteration = CollectiveTimer(self.device)
@@ -120,10 +97,6 @@ class Probe:
         # Last in, first out: the time of listening itself is not in it.
         self._attached.enter_context(self._iteration)
 
-    def end_first_step(self) -> None:
-        """Take less from here on: what is left of an update of many steps."""
-        self._first_step = False
-
     def detach(self) -> None:
         """Stop listening; without :meth:`attach` before, do nothing."""
         self._attached.close()
@@ -142,37 +115,37 @@ class Probe:
     def _observe(self, index: int, seen: Observation) -> None:
         # The list itself: backward will add to it.
         self._collectives.append((index, seen.collectives))
-        if seen.recomputed:
-            return
-        group = (seen.group_count, seen.group_mean, seen.group_var)
-        self._note(
-            Call(
+        if not seen.recomputed:
+            group = [seen.group_count, seen.group_mean, seen.group_var]
+            local = self._note(
                 index,
                 seen.count,
                 seen.mean,
                 seen.second,
-                group if seen.collectives else None,
+                bool(seen.collectives),
             )
-        )
+            self.first.setdefault(index, local + group)
 
     @torch.no_grad()
     def _look_at_input(
         self, index: int, layer: nn.Module, args: tuple, kwargs: dict[str, Any]
     ) -> None:
-        if in_recomputation():
-            return
-        x = args[0] if args else kwargs['input']
-        moments = local_moments(x.detach())
-        self._note(Call(index, *moments, group=None))
+        if not in_recomputation():
+            x = args[0] if args else kwargs['input']
+            local = self._note(index, *local_moments(x.detach()), False)
+            self.first.setdefault(index, local * 2)
 
-    def _note(self, call: Call) -> None:
-        if self._first_step:
-            self.calls.append(call)
-            return
-        finite = torch.isfinite(call.mean) & torch.isfinite(call.second)
-        self.later.append(
-            LaterCall(call.layer, call.group is not None, finite.all())
-        )
+    def _note(
+        self,
+        index: int,
+        count: int,
+        mean: Tensor,
+        second: Tensor,
+        communicates: bool,
+    ) -> list[Tensor]:
+        finite = (torch.isfinite(mean) & torch.isfinite(second)).all()
+        self.calls.append(Call(index, communicates, finite))
+        return [mean.new_full((), count), mean, second / max(1, count)]
 
 
 def running_stats(layer: nn.Module) -> list[Tensor]:

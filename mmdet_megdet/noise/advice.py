@@ -7,11 +7,8 @@ has the derivations, the sources and the limits of each rule.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from math import inf, isinf, isnan, sqrt
-from typing import NamedTuple
-
-from ..errors import ConfigError
 
 
 def epochs_factor(batch: float, noise_scale: float) -> float:
@@ -62,59 +59,6 @@ def square_root_lr(lr: float, lr_batch: float, batch: float) -> float:
     return lr * sqrt(batch / lr_batch)
 
 
-class CriticalBatch(NamedTuple):
-    """A fit of ``epochs = least (1 + batch / critical)``.
-
-    Attributes:
-        least (float): Epochs that a very small batch needs.
-        critical (float): Batch, in images, that needs twice as many.
-    """
-
-    least: float
-    critical: float
-
-    def epochs(self, batch: float) -> float:
-        """Return the epochs that the fit gives for a batch."""
-        return self.least * epochs_factor(batch, self.critical)
-
-
-def fit_critical_batch(
-    batches: Sequence[float], epochs: Sequence[float]
-) -> CriticalBatch:
-    """Fit the epochs to a target by least squares.
-
-    Args:
-        batches (Sequence[float]): Images of an update, one for each run...
-        epochs (Sequence[float]): ...and the epochs that it took.
-
-    Raises:
-        ConfigError: If there are fewer than two different batches, or larger
-            ones did not take more epochs, so that nothing bounds the batch.
-    """
-    count = len(batches)
-    mean_batch, mean_epochs = sum(batches) / count, sum(epochs) / count
-    spread = sum((batch - mean_batch) ** 2 for batch in batches)
-    if spread == 0:
-        raise ConfigError(
-            f'a fit needs runs with different batches, not {list(batches)}'
-        )
-    slope = (
-        sum(
-            (batch - mean_batch) * (took - mean_epochs)
-            for batch, took in zip(batches, epochs, strict=True)
-        )
-        / spread
-    )
-    least = mean_epochs - slope * mean_batch
-    if slope <= 0 or least <= 0:
-        raise ConfigError(
-            f'batches {list(batches)} took {list(epochs)} epochs: the fit '
-            f'has {least:g} epochs at batch 0 and {slope:g} more an image, '
-            'which no critical batch describes'
-        )
-    return CriticalBatch(least, least / slope)
-
-
 def dissimilarity(noise: float, batch: int) -> float:
     """Return ``1 - cos`` between the gradients of a batch's two halves.
 
@@ -155,13 +99,3 @@ def module_factors(
             ratio = sqrt(first / own) if own else inf
             factors[name] = min(max(ratio, 1 / largest), largest)
     return factors
-
-
-def averaged(
-    before: Mapping[str, float], now: Mapping[str, float], momentum: float
-) -> dict[str, float]:
-    """Return the running averages of factors, which begin at 1."""
-    return {
-        name: momentum * before.get(name, 1.0) + (1 - momentum) * factor
-        for name, factor in now.items()
-    }

@@ -15,6 +15,7 @@ from mmengine.optim import OptimWrapper
 from torch import Tensor, nn
 from torch.nn.functional import pad
 
+from ..errors import ConfigError
 from ..sync_bn import bn_group, world_size
 from .estimator import Moments, from_parts
 from .parts import TOTAL
@@ -46,10 +47,6 @@ class Split(NamedTuple):
     def part_images(self) -> int:
         """Images of a BN group in a micro-step."""
         return self.images // (self.groups * self.micro_steps)
-
-
-class ManyPiecesError(RuntimeError):
-    """A parameter's gradient came in several pieces in one micro-step."""
 
 
 class GradientMeter:
@@ -138,7 +135,7 @@ class GradientMeter:
             mixed precision.
 
         Raises:
-            ManyPiecesError: On every rank, if gradients came in pieces.
+            ConfigError: On every rank, if gradients came in pieces.
         """
         numbers = self._gathered() if self._stepped else None
         self._own, self._whole, self._sketches = {}, {}, []
@@ -146,7 +143,11 @@ class GradientMeter:
             return None
         own, whole, in_pieces = numbers
         if in_pieces:
-            raise ManyPiecesError
+            raise ConfigError(
+                "GradientNoiseHook: a parameter's gradient came in several "
+                'pieces, as by re-entrant checkpointing of a module that is '
+                'called twice. Use use_reentrant=False there.'
+            )
         found = {
             name: self._moments(*pair)
             for name, *pair in zip(self._parts, own, whole, strict=True)

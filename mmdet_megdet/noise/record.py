@@ -3,30 +3,28 @@
 
 from __future__ import annotations
 
-import json
-from collections.abc import Mapping
 from pathlib import Path
-from typing import TypedDict
+
+from msgspec import Struct
 
 from ..monitor import JsonLines
-from .estimator import Moments
 
 FILE_NAME = 'grad_noise.jsonl'
 
 
-class Measurement(TypedDict):
-    """What a line holds.
+class Measurement(Struct, frozen=True):
+    """A measured update.
 
     Attributes:
-        update: Updates done, this one included.
-        epoch: Epoch that it belongs to, from 1.
-        total_batch_size: Images of the update.
-        lr: The optimizer's first learning rate in it.
-        parts: Estimates ``g2`` of ``|G|^2`` and ``s`` of ``S`` by part of
-            the model, and of the ``total``; each alone may be negative.
-        groups: BN groups in a micro-step.
-        micro_steps: Micro-steps of the update.
-        part_images: Images of a BN group in a micro-step.
+        update (int): Updates done, this one included.
+        epoch (int): Epoch that it belongs to, from 1.
+        total_batch_size (int): Images of the update.
+        lr (float): The optimizer's first learning rate in it.
+        parts (dict): Estimates ``g2`` of ``|G|^2`` and ``s`` of ``S`` by part
+            of the model, and of the ``total``; each alone may be negative.
+        groups (int): BN groups in a micro-step.
+        micro_steps (int): Micro-steps of the update.
+        part_images (int): Images of a BN group in a micro-step.
     """
 
     update: int
@@ -39,38 +37,15 @@ class Measurement(TypedDict):
     part_images: int
 
 
-def open_record(folder: Path) -> JsonLines:
-    """Return the record of a work folder, to be written by one process."""
-    return JsonLines(folder, FILE_NAME, counter='update')
+def open_record(folder: str | Path) -> JsonLines[Measurement]:
+    """Return the record in a work dir, to be written by one process."""
+    return JsonLines(Path(folder, FILE_NAME), Measurement, counter='update')
 
 
-def parts_as_json(
-    parts: Mapping[str, Moments],
-) -> dict[str, dict[str, float]]:
-    """Return a measurement's parts as a line holds them."""
-    return {name: moments._asdict() for name, moments in parts.items()}
-
-
-def read_records(path: Path) -> list[Measurement]:
-    """Return a file's measurements, by update.
-
-    A line that was cut off is left out, and of an update that was made again
-    the later line counts.
-
-    Args:
-        path (Path): The file, or the work folder that has it.
+def read_records(folder: str | Path) -> list[Measurement]:
+    """Read a work dir's measurements, of a running job too.
 
     Raises:
-        FileNotFoundError: If there is none.
+        ConfigError: If there is none, or a line is broken.
     """
-    path = Path(path)
-    if path.is_dir():
-        path /= FILE_NAME
-    found: dict[int, Measurement] = {}
-    for line in path.read_text(encoding='utf-8').splitlines():
-        try:
-            content = json.loads(line)
-        except ValueError:
-            continue
-        found[content['update']] = content
-    return [found[update] for update in sorted(found)]
+    return open_record(folder).read()

@@ -1,0 +1,188 @@
+# Copyright (c) mmdet_megdet contributors. All rights reserved.
+"""Checks of what the ranks have in common; each needs several."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from itertools import zip_longest
+
+import numpy as np
+
+from ..text import count, these_ranks
+from .exchange import Numbers, majority, varies
+from .findings import Case, Found, Seen, together
+from .table import layer_state
+
+# Of a sum over ranks and channels in float64; rounding is 2^-53 a rank.
+SAME = 1e-9
+
+
+def call_order(seen: Seen) -> Iterator[Found]:
+    """Ranks call synchronised layers in different order, or leave some out."""
+    numbers = seen.numbers
+    hashes = numbers.ranks['order']
+    _, odd = majority(hashes)
+    if not odd:
+        return
+    # In a tie rank 0 is as good as any.
+    usual = [r for r in range(numbers.world_size) if r not in odd]
+    one = usual[0] if usual else 0
+    other = next(r for r in odd if hashes[r] != hashes[one])
+    layers, what = _first_difference(numbers, one, other)
+    yield Found(
+        layers,
+        f'The ranks call synchronised layers in different order: {what}. '
+        'Their sums are mixed. Make all ranks call the same layers in '
+        'the same order, with an empty batch if need be, or keep '
+        'MegDetSyncBN out of parts that a rank may skip; '
+        'SyncBNGroupHook(strict=True) stops at the call.',
+        odd,
+    )
+
+
+def _first_difference(
+    numbers: Numbers, one: int, other: int
+) -> tuple[list[int], str]:
+    """Return where two ranks' sequences of first calls part."""
+    sequences = []
+    for rows in numbers.layers[[one, other]]:
+        called = np.flatnonzero(rows['communicates'])
+        order = rows['first_call'][called].argsort()
+        sequences.append(called[order].tolist())
+    for place, pair in enumerate(zip_longest(*sequences), 1):
+        if pair[0] != pair[1]:
+            layers = [layer for layer in pair if layer is not None]
+            first, second = (
+                'nothing more' if layer is None else numbers.names[layer]
+                for layer in pair
+            )
+            return layers, (
+                f'synchronised layer number {place} is {first} on rank {one} '
+                f'and {second} on rank {other}'
+            )
+    return [], 'some are called again, in other numbers or in another order'
+
+
+def not_synchronised(seen: Seen) -> Iterator[Found]:
+    """Ranks of a group use different statistics, or not those of its batch."""
+    cases = [
+        case
+        for layer in seen.layers(ours=True, training=True)
+        if layer_state(seen.numbers, layer) == 'synced'
+        for group in seen.numbers.bn_groups(layer)
+        for case in _disagreement(seen.numbers, layer, group)
+    ]
+    yield from together(
+        seen,
+        cases,
+        'All ranks have to run the same model and code, and to call the same '
+        'layers.',
+    )
+
+
+def _disagreement(
+    numbers: Numbers, layer: int, group: Sequence[int]
+) -> Iterator[Case]:
+    """Yield what the ranks of a BN group do not agree on, one thing."""
+    rows = numbers.layers[group, layer]
+    members = np.array(group)[rows['calls'] > 0]
+    rows = rows[rows['calls'] > 0]
+    sketches = rows['local_sketch'], rows['group_sketch']
+    if not len(rows) or not np.isfinite(sketches).all():
+        return
+    odd, by = _odd_ones(rows, 'group')
+    held, used = rows['count'].sum(), rows['group_count'][0]
+    if odd:
+        text = 'batch statistics differ by about {:.2g}'
+        yield Case(layer, text, members[odd].tolist(), by)
+    elif held != used:
+        text = f'statistics over {used:g} positions, and the ranks have '
+        yield Case(layer, text + '{:g}', group, held)
+    elif held:
+        expected = rows['count'] @ rows['local_sketch'] / held
+        by = np.abs(rows['group_sketch'][0] - expected).max()
+        if by > SAME * rows['group_size'][0]:
+            text = "statistics are not the group's, by about {:.2g}"
+            yield Case(layer, text, group, by)
+
+
+def _odd_ones(rows: np.ndarray, what: str) -> tuple[list[int], float]:
+    """Return which of some ranks differ from most, and by how much at most."""
+    usual, odd = majority(rows[f'{what}_hash'])
+    if not odd:
+        return [], 0.0
+    sketches = rows[f'{what}_sketch']
+    reference = sketches[rows[f'{what}_hash'] == usual][0]
+    return odd, float(np.sqrt(np.square(sketches - reference).mean(1)).max())
+
+
+def buffers_disagree(seen: Seen) -> Iterator[Found]:
+    """Running statistics differ within a group."""
+    numbers, cases = seen.numbers, []
+    for layer in seen.order:
+        rows = numbers.layers[:, layer]
+        grouped = numbers.ours[layer] and majority(rows['ranks'])[0] > 1
+        if not grouped or rows['broken_buffers'].any():
+            continue
+        for group in numbers.bn_groups(layer):
+            odd, by = _odd_ones(rows[group], 'buffer')
+            if odd:
+                text = 'running_mean and running_var differ by about {:.2g}'
+                cases.append(Case(layer, text, [group[i] for i in odd], by))
+    yield from together(
+        seen,
+        cases,
+        'Load one checkpoint on all ranks, and do without hooks that write '
+        'buffers.',
+    )
+
+
+def same_data(seen: Seen) -> Iterator[Found]:
+    """All ranks see the same images; a warning, if some of them do."""
+    if not seen.order:
+        return
+    first = seen.order[0]
+    rows = seen.numbers.layers[:, first]
+    # What is constant is the same without being the same images.
+    known = (rows['count'] > 0) & varies(rows['mean'], rows['var']).any(1)
+    ranks = np.flatnonzero(known)
+    hashes = Counter(rows['local_hash'][ranks])
+    alike = [r for r in ranks.tolist() if hashes[rows['local_hash'][r]] > 1]
+    if alike:
+        every = len(hashes) == 1
+        yield Found(
+            [first],
+            f'{"All" if every else "Some"} ranks see the same images: the '
+            f'batches of {these_ranks(alike)} have bit for bit the same '
+            f'statistics in {seen.numbers.names[first]}. Look at the '
+            'sampler: it has to deal different images to each rank '
+            '(DefaultSampler does).',
+            alike,
+            'error' if every else 'warning',
+        )
+
+
+def bn_size(seen: Seen) -> Iterator[Found]:
+    """Statistics are over other than ``bn_size`` images."""
+    numbers, images, cases = seen.numbers, seen.numbers.images_per_gpu, []
+    for layer in seen.layers(ours=True, training=True):
+        state, row = layer_state(numbers, layer), numbers.layers[0, layer]
+        size = int(row['bn_size']) or None
+        if state == 'uncalled' or (size and images is None):
+            continue
+        ranks = int(row['ranks']) if state == 'synced' else 1
+        held, wanted = ranks, numbers.world_size
+        if size:
+            held, wanted = ranks * (images or 1), size
+        if held != wanted:
+            text = (
+                f'statistics over {count(ranks, "rank")} of {images} images, '
+                f'where bn_size={size} is asked for'
+            )
+            cases.append(Case(layer, text))
+    yield from together(
+        seen,
+        cases,
+        'Use SyncBNGroupHook, or call resolve_bn_groups on every rank.',
+    )
