@@ -39,6 +39,6 @@ echo "Generated in ${generated} s, trained in $((trained - generated)) s," \
 echo "AP: $(grep -oE 'coco/(bbox|segm)_mAP(_50)?: [0-9.]+' \
   "$work_dir/test.log" | sort -u | paste -sd' ' -)"
 echo "Losses and learning rate: $work_dir/training.png"
-echo "BatchNorm: $work_dir/bn_stats/bn_report.html"
+echo "BatchNorm: $work_dir/bn_stats"
 echo "Detections: $(find "$work_dir" -path '*detections*' -name '*.png' \
   -newer "$checkpoint" | head -n 1 | xargs -r dirname)"

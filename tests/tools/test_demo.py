@@ -47,7 +47,7 @@ def test_the_commands_in_order(tmp_path):
         f'python tools/analysis/plot_bn_stats.py {work_dir}',
     ]
     assert 'AP: coco/bbox_mAP: 0.6300 coco/bbox_mAP_50: 0.9670' in done.stdout
-    assert f'BatchNorm: {work_dir}/bn_stats/bn_report.html' in done.stdout
+    assert f'BatchNorm: {work_dir}/bn_stats' in done.stdout
     assert f'Detections: {work_dir}/20260101/detections' in done.stdout
 
 

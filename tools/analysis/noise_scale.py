@@ -35,6 +35,7 @@ from rich.table import Table
 from mmdet_megdet.arguments import positive, positive_number
 from mmdet_megdet.errors import ConfigError
 from mmdet_megdet.noise import (
+    Measurement,
     NoiseScale,
     epochs_factor,
     linear_lr,
@@ -50,35 +51,26 @@ FIGURE = 'noise_scale.png'
 _WIDE = 4
 
 
-def phases(records: list[dict], number: int) -> list[list[dict]]:
-    """Split measurements into phases of the training, of equal size.
-
-    Args:
-        records (list[dict]): In the order of updates; not empty.
-        number (int): Phases, at most; a phase has 8 measurements or more
-            where there is more than one.
-
-    Returns:
-        list[list[dict]]: The measurements of each phase.
-    """
+def phases(records: list[Measurement], number: int) -> list[list[Measurement]]:
+    """Split measurements into phases of equal size, of 8 or more each."""
     number = max(1, min(number, len(records) // 8))
     cuts = [len(records) * i // number for i in range(number + 1)]
     return [records[a:b] for a, b in pairwise(cuts)]
 
 
-def part_scale(records: list[dict], part: str) -> NoiseScale:
+def part_scale(records: list[Measurement], part: str) -> NoiseScale:
     """Estimate a part's noise scale, in images, from measurements."""
-    having = [r['parts'][part] for r in records if part in r['parts']]
+    having = [r.parts[part] for r in records if part in r.parts]
     return noise_scale([m['g2'] for m in having], [m['s'] for m in having])
 
 
-def parts_of(records: list[dict]) -> list[str]:
+def parts_of(records: list[Measurement]) -> list[str]:
     """Return the names of the measured parts, the total first."""
-    names = dict.fromkeys(name for r in records for name in r['parts'])
+    names = dict.fromkeys(name for r in records for name in r.parts)
     return sorted(names, key=lambda name: name != 'total')
 
 
-def phase_table(split: list[list[dict]]) -> Table:
+def phase_table(split: list[list[Measurement]]) -> Table:
     """Tabulate the noise scale of each part in each phase."""
     names = parts_of([record for phase in split for record in phase])
     table = Table(title='Gradient noise scale, in images (with 95 % interval)')
@@ -87,7 +79,7 @@ def phase_table(split: list[list[dict]]) -> Table:
         table.add_column(name, justify='right')
     for phase in split:
         table.add_row(
-            f'{phase[0]["update"]} to {phase[-1]["update"]}',
+            f'{phase[0].update} to {phase[-1].update}',
             *(str(part_scale(phase, name)) for name in names),
         )
     return table
@@ -98,11 +90,7 @@ def advice_table(
 ) -> Table:
     """Tabulate what follows for batches from 16 to 4096 images.
 
-    Args:
-        scale (NoiseScale): Of the last phase, in images.
-        part (str): Of which part of the model it is.
-        lr (float): A learning rate that works with ``lr_batch``.
-        lr_batch (int): Images an update.
+    From a learning rate that works with ``lr_batch`` images an update.
     """
     table = Table(
         title=f'{part}: from a learning rate of {lr:g} at {lr_batch} images'
@@ -130,42 +118,38 @@ def advice_table(
     return table
 
 
-def trust(records: list[dict], scale: NoiseScale) -> list[str]:
+def trust(records: list[Measurement], scale: NoiseScale) -> list[str]:
     """Say how far a phase's measurements and estimate can be trusted."""
     last = records[-1]
-    parts = last['groups'] * last['micro_steps']
+    parts = last.groups * last.micro_steps
     notes = [
         f'{scale.measurements} measurements of {parts} independent parts '
-        f'({last["part_images"]} images each) in an update.'
+        f'({last.part_images} images each) in an update.'
     ]
     if scale.value == inf or scale.high == inf:
         notes.append(
             'The gradient cannot be told from noise yet: the noise scale is '
             f'above {scale.low:.3g} images, and its upper end is open. '
-            'Measure more updates (a smaller interval), or with a larger '
-            'batch.'
+            'Measure more updates, or with a larger batch.'
         )
     elif scale.high > _WIDE * max(scale.low, 1e-9):
         notes.append(
-            'The interval is wide: take the order of magnitude from it, and '
-            'measure more updates for more.'
+            'The interval is wide: take the order of magnitude from it, or '
+            'measure more updates.'
         )
-    notes += [
+    notes.append(
         'Losses that each rank or micro-step divides by a count of its own '
-        'are not means over images: their parts are estimates.',
-        'The learning rate is an upper bound: stability sets another limit, '
-        'which the noise does not know.',
-    ]
+        'are not means over images: their parts are estimates. The learning '
+        'rate is an upper bound: stability sets another limit, which the '
+        'noise does not know.'
+    )
     return notes
 
 
 def in_words(scale: NoiseScale, batch: int) -> str:
     """Say what the current batch costs, beside half and twice of it."""
     if scale.value == inf:
-        return (
-            f'What {batch} images an update cost cannot be told yet: the '
-            f'noise scale is above {scale.low:.3g} images.'
-        )
+        return f'What {batch} images an update cost cannot be told yet.'
     texts = [
         f'At a noise scale of {scale} images, {batch} images an '
         f'update take {epochs_factor(batch, scale.value):.2f} times the '
@@ -182,16 +166,9 @@ def in_words(scale: NoiseScale, batch: int) -> str:
 
 
 def draw(
-    split: list[list[dict]], scale: NoiseScale, lr: float, lr_batch: int
+    split: list[list[Measurement]], scale: NoiseScale, lr: float, lr_batch: int
 ) -> Figure:
-    """Draw the noise scale over the training, and the learning rates.
-
-    Args:
-        split (list[list[dict]]): Measurements by phase.
-        scale (NoiseScale): Of the phase that the advice is for, in images.
-        lr (float): A learning rate that works with ``lr_batch``.
-        lr_batch (int): Images an update.
-    """
+    """Draw the noise scale over the training, and the learning rates."""
     figure, (left, right) = plt.subplots(
         1, 2, figsize=(12, 4.5), layout='constrained'
     )
@@ -200,8 +177,8 @@ def draw(
     return figure
 
 
-def _draw_scales(axis: Axes, split: list[list[dict]]) -> None:
-    middles = [(p[0]['update'] + p[-1]['update']) / 2 for p in split]
+def _draw_scales(axis: Axes, split: list[list[Measurement]]) -> None:
+    middles = [(p[0].update + p[-1].update) / 2 for p in split]
     for name in parts_of([record for phase in split for record in phase]):
         scales = [part_scale(phase, name) for phase in split]
         # Where no gradient shows, its lower end is what is known.
@@ -298,33 +275,20 @@ def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Print tables, and draw, for the work dir that the command line names.
-
-    Args:
-        argv (Sequence[str], optional): Arguments. Defaults to None: the
-            process's own.
-
-    Returns:
-        int: Exit status: 0, or 1 where nothing was measured.
-    """
+    """Print tables, and draw; return 0, or 1 where nothing was measured."""
     args = parse_args(argv)
     out = args.out or args.work_dir / FIGURE
     try:
         records = read_records(args.work_dir)
-        if not records:
-            raise ConfigError(
-                f'{args.work_dir}: GradientNoiseHook has measured nothing '
-                'yet; its interval counts updates'
-            )
-        batch = records[-1]['total_batch_size']
-        same = [r for r in records if r['total_batch_size'] == batch]
+        batch = records[-1].total_batch_size
+        same = [r for r in records if r.total_batch_size == batch]
         if len(same) < len(records):
             print(
                 f'note: {len(records) - len(same)} measurements with another '
                 f'batch than the last, {batch} images, are left out',
                 file=sys.stderr,
             )
-        lr = args.lr or max(record['lr'] for record in same)
+        lr = args.lr or max(record.lr for record in same)
         lr_batch = args.lr_batch or batch
         split = phases(same, args.phases)
         names = parts_of(split[-1])

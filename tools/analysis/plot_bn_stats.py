@@ -1,5 +1,5 @@
 # Copyright (c) mmdet_megdet contributors. All rights reserved.
-"""Show what BNStatsMonitorHook measured: three figures and a report.
+"""Show what BNStatsMonitorHook measured: three figures and what stands out.
 
 Reads ``WORK_DIR/bn_stats.jsonl``, of a running job too.
 
@@ -12,36 +12,241 @@ from __future__ import annotations
 
 import argparse
 import importlib.util
-import io
+import math
 import sys
-from collections.abc import Sequence
+import warnings
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 if importlib.util.find_spec('mmdet_megdet') is None:
     sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
+import matplotlib
+
+matplotlib.use('Agg')
+
 import matplotlib.pyplot as plt
-from bn_monitor.figures import SECTIONS
-from bn_monitor.page import render
+import numpy as np
+from matplotlib.colors import PowerNorm
+from matplotlib.figure import Figure
+from matplotlib.ticker import PercentFormatter
+from rich.console import Console
+from rich.table import Table
 
-from mmdet_megdet.monitor import read_records
+from mmdet_megdet.monitor import Record, read_records
 
-REPORT = 'bn_report.html'
+# Up to so many layers each have their name beside the heat map.
+MAX_LABELS = 160
+# One batch alone is noisy: drift is judged by the last few records.
+RECENT = 10
+# As many layers are named as those that stand out.
+TOP = 5
+
+
+def forward_order(records: list[Record]) -> list[str]:
+    """Return all layers' names, each once, in the order of the forward pass.
+
+    A layer that appears later stands behind the one before it in its record.
+    """
+    order: list[str] = []
+    for record in records:
+        place = 0
+        for layer in record.layers:
+            if layer.name not in order:
+                order.insert(place, layer.name)
+            place = order.index(layer.name) + 1
+    return order
+
+
+def by_layer(records: list[Record], field: str) -> np.ndarray:
+    """Return a number of the layers, layers x records; NaN without one."""
+    rows = {name: row for row, name in enumerate(forward_order(records))}
+    values = np.full((len(rows), len(records)), np.nan)
+    for column, record in enumerate(records):
+        for layer in record.layers:
+            # None becomes NaN.
+            values[rows[layer.name], column] = getattr(layer, field)
+    return values
+
+
+def by_rank(records: list[Record], field: str) -> np.ndarray:
+    """Return seconds of the ranks, ranks x records; NaN without that rank."""
+    ranks = max(record.world_size for record in records)
+    values = np.full((ranks, len(records)), np.nan)
+    for column, record in enumerate(records):
+        values[: record.world_size, column] = getattr(record.seconds, field)
+    return values
+
+
+def over(
+    how: Callable[..., np.ndarray], values: np.ndarray, axis: int
+) -> np.ndarray:
+    """Apply ``np.nanmedian`` or the like; NaN where there are only NaNs."""
+    with warnings.catch_warnings():
+        warnings.simplefilter('ignore', RuntimeWarning)
+        return how(values, axis=axis)
+
+
+def largest(records: list[Record], field: str) -> list[tuple[str, float]]:
+    """Return the layers and their medians, the largest first."""
+    medians = over(np.nanmedian, by_layer(records, field), 1).tolist()
+    pairs = zip(forward_order(records), medians, strict=True)
+    known = [pair for pair in pairs if not math.isnan(pair[1])]
+    return sorted(known, key=lambda pair: -pair[1])
+
+
+def waits(records: list[Record]) -> np.ndarray:
+    """Return each rank's median seconds in collectives.
+
+    Of the last records with one number of ranks: a training may be resumed on
+    other hardware, where rank 3 is another GPU.
+    """
+    size = records[-1].world_size
+    others = [i for i, r in enumerate(records) if r.world_size != size]
+    same = records[others[-1] + 1 :] if others else records
+    return over(np.nanmedian, by_rank(same, 'collectives'), 1)
+
+
+def slow_rank(records: list[Record]) -> int | None:
+    """Return the rank for which the others wait: it arrives last, waits least.
+
+    As BNStatsMonitorHook judges it: the others wait twice as long or longer.
+    None where no rank is much slower.
+    """
+    times = waits(records)
+    if np.count_nonzero(times > 0) < 2:
+        return None
+    least = int(np.nanargmin(times))
+    others = np.nanmedian(np.delete(times, least))
+    return least if others > 2 * times[least] else None
+
+
+def draw_share(records: list[Record]) -> Figure:
+    """Draw the between-rank share of the variance: layers x records.
+
+    The colours are the same for every run.
+    """
+    names = forward_order(records)
+    height = 1.5 + 0.165 * min(max(len(names), 6), MAX_LABELS)
+    figure, axis = plt.subplots(figsize=(10, height), layout='constrained')
+    image = axis.imshow(
+        np.ma.masked_invalid(by_layer(records, 'between_share')),
+        aspect='auto',
+        cmap='YlGnBu',
+        # The root spreads the small shares, which most layers have.
+        norm=PowerNorm(0.5, 0, 1),
+    )
+    axis.patch.set(facecolor='#f3f4f6', edgecolor='#d1d5db', hatch='////')
+    step = max(1, math.ceil(len(names) / MAX_LABELS))
+    axis.set_yticks(range(0, len(names), step), names[::step], fontsize=8)
+    columns = range(0, len(records), math.ceil(len(records) / 8))
+    axis.set_xticks(columns, [records[column].iter for column in columns])
+    axis.set_xlabel('iteration (a column is a monitored one)')
+    axis.set_title('Share of the variance between the ranks', loc='left')
+    figure.colorbar(
+        image,
+        format=PercentFormatter(1),
+        ticks=(0, 0.01, 0.05, 0.1, 0.25, 0.5, 0.75, 1),
+        label='hatched: nothing to compare',
+    )
+    return figure
+
+
+def draw_drift(records: list[Record]) -> Figure:
+    """Draw how far the batches' means are from the running ones."""
+    figure, axis = plt.subplots(figsize=(10, 4.5), layout='constrained')
+    values = by_layer(records, 'mean_drift')
+    iterations = [record.iter for record in records]
+    low, middle, high = (
+        over(how, values, 0) for how in (np.nanmin, np.nanmedian, np.nanmax)
+    )
+    axis.fill_between(iterations, low, high, alpha=0.2, label='all layers')
+    axis.plot(iterations, middle, lw=2, marker='.', label='median')
+    names = forward_order(records)
+    for name, value in largest(records[-RECENT:], 'mean_drift')[:3]:
+        label = f'{name}: {value:.3g} of late'
+        axis.plot(iterations, values[names.index(name)], lw=1, label=label)
+    axis.set(
+        xlabel='iteration',
+        ylabel='batch minus running mean,\nin running std deviations',
+        # Linear below what is usual, since one batch may be far off.
+        yscale='symlog',
+    )
+    axis.set_ylim(bottom=0)
+    axis.set_title('Drift: batches against running statistics', loc='left')
+    axis.legend(fontsize=8)
+    axis.grid(alpha=0.3)
+    return figure
+
+
+def draw_collectives(records: list[Record]) -> Figure:
+    """Draw each rank's time in collectives beside the iteration's."""
+    figure, (time, ranks) = plt.subplots(
+        1, 2, width_ratios=(2, 1), figsize=(10, 4.5), layout='constrained'
+    )
+    iterations = [record.iter for record in records]
+    slow = slow_rank(records)
+    for rank, seconds in enumerate(by_rank(records, 'collectives')):
+        style = dict(color='#9ca3af', lw=0.8)
+        if rank == slow:
+            label = f'rank {rank}: waits least'
+            style = dict(color='#c2410c', lw=2, zorder=3, label=label)
+        time.plot(iterations, 1e3 * seconds, marker='.', **style)
+    whole = 1e3 * over(np.nanmax, by_rank(records, 'iteration'), 0)
+    time.plot(iterations, whole, 'k.-', lw=2, label='whole iteration')
+    time.set(xlabel='iteration', ylabel='milliseconds')
+    time.set_title("BatchNorm's collectives, by rank", loc='left')
+    time.legend(fontsize=8)
+    bars = ranks.bar(range(len(waits(records))), 1e3 * waits(records))
+    if slow is not None:
+        bars[slow].set_color('#c2410c')
+    ranks.set(xlabel='rank', ylabel='milliseconds')
+    ranks.set_title('Median of each rank', loc='left')
+    for axis in (time, ranks):
+        axis.set_ylim(bottom=0)
+        axis.grid(alpha=0.3)
+    return figure
+
+
+FIGURES = {
+    'between_share': draw_share,
+    'drift': draw_drift,
+    'collectives': draw_collectives,
+}
+
+
+def what_stands_out(records: list[Record]) -> Table:
+    """Tabulate findings, the layers that stand out, and the slow rank."""
+    first, last = records[0].iter, records[-1].iter
+    table = Table(title=f'{len(records)} looks, iterations {first} to {last}')
+    for name in ('what', 'where', 'how much'):
+        table.add_column(name)
+    findings = {}
+    for record in records:
+        for found in record.findings:
+            key = found.level, found.check
+            times = findings.get(key, (0, ''))[0] + 1
+            findings[key] = times, found.message
+    for (level, check), (times, message) in sorted(findings.items()):
+        table.add_row(f'{level}: {check}', message, f'{times} times')
+    for name, share in largest(records, 'between_share')[:TOP]:
+        table.add_row('variance between ranks', name, f'{share:.1%}')
+    for name, drift in largest(records[-RECENT:], 'mean_drift')[:TOP]:
+        table.add_row('drift of late', name, f'{drift:.3g}')
+    times = 1e3 * waits(records)
+    if (times > 0).any():
+        slow = slow_rank(records)
+        where = 'all ranks alike' if slow is None else f'waiting for {slow}'
+        ends = f'{np.nanmin(times):.3g} to {np.nanmax(times):.3g} ms'
+        table.add_row('collectives', where, ends)
+    return table
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Plot the work dir that the command line names.
-
-    Args:
-        argv (Sequence[str], optional): Arguments. Defaults to None: the
-            process's own.
-
-    Returns:
-        int: Exit status: 0, or 1 where there is nothing to plot.
-    """
+    """Draw and tell; return 0, or 1 where there is nothing to plot."""
     parser = argparse.ArgumentParser(
         description='Show what BNStatsMonitorHook measured: three figures '
-        'and a report that holds them.'
+        'and a table of what stands out.'
     )
     parser.add_argument(
         'work_dir', type=Path, help='work dir of the training run'
@@ -56,20 +261,15 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         records = read_records(args.work_dir)
         out.mkdir(parents=True, exist_ok=True)
-        figures = {}
-        for name, section in SECTIONS.items():
-            figure = section.draw(records)
-            buffer = io.BytesIO()
-            figure.savefig(buffer, format='png', dpi=150)
+        for name, draw in FIGURES.items():
+            figure = draw(records)
+            figure.savefig(out / f'{name}.png', dpi=150)
             plt.close(figure)
-            figures[name] = buffer.getvalue()
-            (out / f'{name}.png').write_bytes(figures[name])
-        page = render(records, figures, args.work_dir.resolve().name)
-        (out / REPORT).write_text(page, encoding='utf-8')
     except (ValueError, OSError) as error:
         print(f'error: {error}', file=sys.stderr)
         return 1
-    print(f'wrote {out / REPORT} and its figures')
+    Console().print(what_stands_out(records))
+    print(f'wrote {", ".join(FIGURES)} to {out}')
     return 0
 
 

@@ -121,11 +121,11 @@ def measured(folder: Path, epochs: int) -> dict[str, NoiseScale]:
     found = [
         record
         for record in read_records(folder)
-        if 1 < record['epoch'] <= drop_of(epochs)
+        if 1 < record.epoch <= drop_of(epochs)
     ]
     return {
         part: noise_scale(
-            *([r['parts'][part][key] for r in found] for key in ('g2', 's'))
+            *([r.parts[part][key] for r in found] for key in ('g2', 's'))
         )
         for part in PARTS
     }
