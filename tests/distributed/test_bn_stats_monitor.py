@@ -7,6 +7,7 @@ differs from the others can be told, of two it could not.
 
 from __future__ import annotations
 
+import re
 import tempfile
 import time
 import types
@@ -229,34 +230,32 @@ def planted():
     return raised, records
 
 
-# Errors and warnings of the first iteration: check, level, layers, ranks, and
-# what the message says. More may follow where that stands last.
+# What the first iteration has: check, level, layers, ranks, and a pattern of
+# the message. More may follow where that stands last.
 MORE = ...
 ALL = list(range(RANKS))
 FOUND = {
     'nothing': [],
     'one_rank_local': [
         ('not-synchronised', 'error', ['third'], [CULPRIT],
-         'on rank 2 (norms.third: by about'),
-        ('buffers-disagree', 'error', ['third'], [CULPRIT],
-         'on rank 2 (norms.third: by about'),
+         'batch statistics differ by about .* on rank 2'),
+        ('buffers-disagree', 'error', ['third'], [CULPRIT], 'by about'),
     ],
     'all_average': [
-        ('not-synchronised', 'error', ['third'], [],
-         "normalised by statistics that are not the group's"),
+        ('not-synchronised', 'error', ['third'], ALL,
+         "statistics are not the group's, by about"),
     ],
     'nobody_to_talk_to': [
-        ('not-synchronised', 'error', ['third'], [],
-         'each rank alone, not over all images (4 ranks)'),
-        ('bn-size', 'warning', ['third'], [], 'over 1 rank(s)'),
+        ('bn-size', 'error', ['third'], [],
+         'over 1 rank of 2 images, where bn_size=None is asked for'),
     ],
     'groups_too_small': [
-        ('bn-size', 'warning', ['third'], [],
-         'bn_size=None is asked for in 1 layer and, with 2 images per GPU, '
-         'statistics are over 2 rank(s): norms.third'),
+        ('bn-size', 'error', ['third'], [], 'over 2 ranks of 2 images'),
     ],
     'one_ulp': [
-        ('buffers-disagree', 'error', ['second'], [CULPRIT], 'by about'),
+        # Of a number from 0.5 to 2.
+        ('buffers-disagree', 'error', ['second'], [CULPRIT],
+         'by about (1.2e-07|6e-08) on rank 2'),
     ],
     'same_data': [
         ('same-data', 'error', ['stem'], ALL, 'Look at the sampler'),
@@ -267,21 +266,18 @@ FOUND = {
     ],
     'plain_layer': [
         ('plain-batch-norm', 'warning', ['third'], [],
-         '1 layer of BatchNorm2d'),
+         'BatchNorm2d, of which each rank'),
     ],
     'nan_in_third': [
         ('non-finite', 'error', ['third'], [CULPRIT],
-         'first in the input of norms.third (BatchNorm call number 3 of the '
-         'iteration) on rank 2; 2 of 4 layers'),
+         'first in the input of norms.third on rank 2; 2 of 4 layers'),
     ],
     'constant_channel': [
-        ('dead-channels', 'warning', ['fourth'], [],
-         'norms.fourth: 1 of them, the first is channel 5'),
+        ('dead-channels', 'warning', ['fourth'], [], 'up to 1 channels'),
     ],
     'exploding': [
         # 0.9 of what was planted, and a tenth of the batch's.
-        ('running-var', 'warning', ['second'], [],
-         'at most 9e+08, in norms.second'),
+        ('running-var', 'warning', ['second'], [], 'at most 9e.08'),
     ],
     'one_slow': [
         ('collective-time', 'warning', [], [CULPRIT], 'Rank 2 waits least'),
@@ -293,7 +289,7 @@ FOUND = {
     ],
     'skipped': [
         ('call-order', 'error', ['third', 'fourth'], [CULPRIT],
-         'rank 2 does not call norms.third'),
+         'number 3 is norms.third on rank 0 and norms.fourth on rank 2'),
         MORE,
     ],
 }  # fmt: skip
@@ -311,11 +307,7 @@ def rows_of(planted, fault, field):
 
 @pytest.mark.parametrize('fault', [*FAULTS, *RUNS])
 def test_what_is_found(planted, fault):
-    found = [
-        f
-        for f in first_line(planted, fault)['findings']
-        if f['level'] != 'info'
-    ]
+    found = first_line(planted, fault)['findings']
     expected = FOUND[fault]
     if MORE in expected:
         expected = expected[:-1]
@@ -326,7 +318,7 @@ def test_what_is_found(planted, fault):
         assert (finding['check'], finding['level']) == (check, level)
         assert finding['layers'] == [f'norms.{name}' for name in layers]
         assert finding['ranks'] == ranks
-        assert text in finding['message']
+        assert re.search(text, finding['message'])
 
 
 def test_errors_raise_the_same_on_every_rank_and_at_once(planted):
@@ -344,14 +336,7 @@ def test_errors_raise_the_same_on_every_rank_and_at_once(planted):
     assert [line['iter'] for line in records['nothing']] == [1, 3]
 
 
-def test_one_element_of_one_buffer_by_one_ulp(planted):
-    (finding,) = first_line(planted, 'one_ulp')['findings']
-    # Of a number from 0.5 to 2.
-    told = [f'by about {2.0**-k:.2g}' in finding['message'] for k in (23, 24)]
-    assert any(told), finding['message']
-
-
-def test_the_states_of_layers(planted):
+def test_the_rows_of_layers(planted):
     assert rows_of(planted, 'norm_eval', 'state') == (
         ['eval', 'eval', 'synced', 'synced']
     )
@@ -361,20 +346,8 @@ def test_the_states_of_layers(planted):
         )
         # What synchronising would change is told all the same.
         assert rows_of(planted, fault, 'between_share')[2] > 0
-    assert rows_of(planted, 'plain_layer', 'type')[2] == 'BatchNorm2d'
-
-
-def test_the_numbers_of_a_broken_iteration(planted):
     assert rows_of(planted, 'nan_in_third', 'mean_drift')[3] is None
-    assert rows_of(planted, 'constant_channel', 'dead_channels') == [
-        0,
-        0,
-        0,
-        1,
-    ]
-    seconds = first_line(planted, 'one_slow')['seconds']
-    assert len(seconds['iteration']) == RANKS
-    assert min(seconds['collectives']) == seconds['collectives'][CULPRIT]
+    assert rows_of(planted, 'constant_channel', 'dead_channels')[3] == 1
 
 
 @OPTIM_WRAPPERS.register_module(force=True)
@@ -425,9 +398,6 @@ def test_with_everything_on(tmp_path):
     assert [line['iter'] for line in records] == [1, 2, 3, 4, 5, 6]
     for line in records:
         assert line['findings'] == []
-        assert line['plan'] == dict(
-            total_batch_size=24, accumulative_counts=3, bn_sizes={'4': 4}
-        )
         assert [r['name'] for r in line['layers']] == [
             f'norms.{name}' for name in LAYERS
         ]
@@ -494,19 +464,16 @@ def measure(rank, world_size):
     return layer_rows(decode(vectors, probe, images_per_gpu=1))
 
 
-def between_and_spread(ranks):
-    """Straight from the definitions, in float64, for some ranks' batches."""
+def between(ranks):
+    """Straight from the definition, in float64, for some ranks' batches."""
     batches = [batch(r).movedim(1, 0).flatten(1) for r in ranks]
     whole = torch.cat(batches, 1)
-    mean, var = whole.mean(1), whole.var(1, correction=0)
-    between = ratios = 0
-    for x in batches:
-        if x.numel():
-            weight = x.shape[1] / whole.shape[1]
-            between += weight * (x.mean(1) - mean).square()
-            ratio = x.var(1, correction=0) / var
-            ratios += weight * (ratio - 1).square()
-    return (between / var).mean().item(), ratios.mean().sqrt().item()
+    means = [x.mean(1) if x.numel() else 0 for x in batches]
+    between = sum(
+        x.shape[1] / whole.shape[1] * (mean - whole.mean(1)).square()
+        for x, mean in zip(batches, means, strict=True)
+    )
+    return (between / whole.var(1, correction=0)).mean().item()
 
 
 def test_the_numbers_are_what_they_are_called():
@@ -516,31 +483,19 @@ def test_the_numbers_are_what_they_are_called():
     synced, plain, uncalled = rows
     assert [r.state for r in rows] == ['synced', 'alone', 'uncalled']
     assert [r.ranks_per_group for r in rows] == [2, 1, 1]
-
-    # Moments travel in float32, 2^-24 of each; means are below 5 and
-    # standard deviations above 1.
-    bound = dict(abs=1e-5)
-    groups = [between_and_spread([0, 1]), between_and_spread([2, 3])]
-    for row, expected in (
-        (synced, groups),
-        (plain, [between_and_spread(range(4))]),
-    ):
-        shares, spreads = zip(*expected, strict=True)
-        assert row.between_share == pytest.approx(max(shares), **bound)
-        assert row.var_spread == pytest.approx(max(spreads), **bound)
-
-    # What is not compared between ranks has float64's precision.
+    assert synced.between_share == pytest.approx(
+        max(between([0, 1]), between([2, 3]))
+    )
+    assert plain.between_share == pytest.approx(between(range(4)))
+    assert uncalled.between_share is None
     drifts = []
     for ranks in ([0, 1], [2, 3]):
         x = torch.cat([batch(r) for r in ranks]).movedim(1, 0).flatten(1)
         shift = (x.mean(1) - 0.25) / (1.5 + 1e-5) ** 0.5
-        log = (x.var(1) / 1.5).log()
-        drifts.append([v.square().mean().sqrt().item() for v in (shift, log)])
-    assert synced.mean_drift == pytest.approx(max(d[0] for d in drifts))
-    assert synced.var_drift == pytest.approx(max(d[1] for d in drifts))
+        drifts.append(shift.square().mean().sqrt().item())
+    assert synced.mean_drift == pytest.approx(max(drifts))
     assert (synced.count, plain.count) == (72, 72)
     assert synced.running_var_max > 1.5
-    assert uncalled.between_share is None
 
 
 def watch_other_layers(rank, world_size):
