@@ -220,8 +220,6 @@ def _check(runner: Runner) -> None:
             "Set train_cfg.type='UpdateTrainLoop' and "
             "train_dataloader.batch_sampler.type='UpdateBatchSampler'"
         )
-    elif not parts_of(model):
-        reason = 'nothing in the model is trained'
     elif len(hooks) > 1:
         reason = 'several in one run. Set default_hooks.grad_noise alone'
     elif sharded or unknown or is_low_rank(model):
@@ -230,6 +228,8 @@ def _check(runner: Runner) -> None:
             'have whole gradients on every rank. Use OptimWrapper or '
             'AmpOptimWrapper, MegDetDistributedDataParallel, and no powerSGD'
         )
+    elif not parts_of(model):
+        reason = 'nothing in the model is trained'
     if reason:
         raise ConfigError(f'GradientNoiseHook: {reason}.')
 

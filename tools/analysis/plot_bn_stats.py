@@ -236,7 +236,7 @@ def what_stands_out(records: list[Record]) -> Table:
     times = 1e3 * waits(records)
     if (times > 0).any():
         slow = slow_rank(records)
-        where = 'all ranks alike' if slow is None else f'waiting for {slow}'
+        where = 'all ranks alike' if slow is None else f'wait for rank {slow}'
         ends = f'{np.nanmin(times):.3g} to {np.nanmax(times):.3g} ms'
         table.add_row('collectives', where, ends)
     return table
