@@ -7,6 +7,9 @@ points' variance, whatever the weights.
 
 from __future__ import annotations
 
+from itertools import combinations
+
+import numpy as np
 import torch
 from mmengine.model import BaseModel
 from mmengine.registry import DATASETS, MODELS
@@ -31,6 +34,25 @@ def points(count: int, seed: int = 0) -> Tensor:
         for name, size in SIZES.items()
     ]
     return torch.cat(parts, 1)
+
+
+def definition(gradients: np.ndarray, images: int) -> dict:
+    """Moments of an update by part of the model, from all pairs of parts.
+
+    Args:
+        gradients: Of independent parts, ``(parts, 9)``, in float64; NaN where
+            a part has none.
+        images: Of the update.
+    """
+    moments, begin = {}, 0
+    for name, size in SIZES.items():
+        part = np.nan_to_num(gradients[:, begin : begin + size])
+        begin += size
+        g2 = np.mean([a @ b for a, b in combinations(part, 2)])
+        whole = (part.mean(0) ** 2).sum()
+        moments[name] = g2, images * (whole - g2)
+    total = map(sum, zip(*moments.values(), strict=True))
+    return dict(total=tuple(total), **moments)
 
 
 @DATASETS.register_module()

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import os
 from contextlib import nullcontext
-from itertools import combinations, product
+from itertools import product
 from pathlib import Path
 
 import numpy as np
@@ -23,7 +23,7 @@ from mmdet_megdet.noise import (
     read_records,
 )
 from tests.data.noise_run import noise_config, train_on_points
-from tests.data.noise_task import SIZES, MeanFinder, points
+from tests.data.noise_task import SIZES, MeanFinder, definition, points
 from tests.distributed.ranks import run_ranks
 from tests.hooks.test_total_batch import AmpOnCPU
 
@@ -82,22 +82,14 @@ def measure(rank, world_size):
 
 def expected(kind, steps, ranks, world_size):
     """By pairs of independent parts, in float64."""
-    # Weights are 0.
-    gradients = -update(kind, steps, world_size).mean(2).nan_to_num().numpy()
-    images = steps * world_size * IMAGES
-    moments, begin = {}, 0
-    for name, size in SIZES.items():
-        part = gradients[..., begin : begin + size]
-        begin += size
-        if kind == 'frozen' and name == 'second':
-            continue
-        independent = part.reshape(-1, ranks, size).mean(1)
-        pairs = [a @ b for a, b in combinations(independent, 2)]
-        g2, whole = np.mean(pairs), (part.mean((0, 1)) ** 2).sum()
-        moments[name] = g2, images * (whole - g2)
-    return dict(
-        total=tuple(map(sum, zip(*moments.values(), strict=False))), **moments
-    )
+    # Weights are 0; a rank without a part's gradient counts as 0.
+    gradients = -update(kind, steps, world_size).mean(2).nan_to_num()
+    parts = gradients.reshape(-1, ranks, 9).mean(1).numpy()
+    moments = definition(parts, steps * world_size * IMAGES)
+    if kind == 'frozen':
+        del moments['second']
+        moments['total'] = moments['first']
+    return moments
 
 
 @pytest.mark.parametrize('world_size', [1, 2, 4])

@@ -7,7 +7,6 @@ tests/distributed/test_gradient_noise.py.)
 
 from __future__ import annotations
 
-from itertools import combinations
 from types import SimpleNamespace
 
 import numpy as np
@@ -28,7 +27,7 @@ from mmdet_megdet.hooks import GradientNoiseHook
 from mmdet_megdet.noise import Measurement, read_records
 from mmdet_megdet.updates import SkipUpdate, UpdateTrainLoop
 from tests.data.noise_run import curves_of, noise_config, train_on_points
-from tests.data.noise_task import DEVIATIONS, MEANS, SIZES
+from tests.data.noise_task import DEVIATIONS, MEANS, SIZES, definition
 from tests.data.tiny_run import log_of
 from tests.hooks.test_total_batch import AmpOnCPU  # noqa: F401
 
@@ -68,17 +67,8 @@ def restated(runner, recorder, epoch, index, images):
     row = loop.dataloader.batch_sampler.layout(epoch)[index]
     found = loop.dataloader.dataset.points[row].reshape(-1, images, 9)
     weights = recorder.weights[epoch * 12 + index]
-    moments, begin = {}, 0
-    for name, size in SIZES.items():
-        here = slice(begin, begin + size)
-        begin += size
-        # Where one of a micro-step's images lacks the part, it has none.
-        parts = (weights[here] - found[..., here].mean(1)).nan_to_num()
-        g2 = np.mean([float(a @ b) for a, b in combinations(parts, 2)])
-        whole = float((parts.mean(0) ** 2).sum())
-        moments[name] = g2, 8 * (whole - g2)
-    total = map(sum, zip(*moments.values(), strict=True))
-    return dict(total=tuple(total), **moments)
+    # Where one of a micro-step's images lacks the part, it has none.
+    return definition((weights - found.mean(1)).numpy(), 8)
 
 
 @pytest.mark.parametrize(
