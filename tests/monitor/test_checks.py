@@ -12,7 +12,6 @@ import pytest
 from mmdet_megdet.monitor import Numbers, aggregates, judge, layer_rows
 from mmdet_megdet.monitor import summary as summed
 from mmdet_megdet.monitor.exchange import LAYER, RANK, majority
-from mmdet_megdet.monitor.table import forward_order
 
 
 def healthy(ranks=4, kinds=('MegDetSyncBN',) * 3, images=2):
@@ -181,18 +180,15 @@ def test_communication_that_is_slow_on_all_ranks():
     assert judged(numbers, max_collective_share=0.7) == []
 
 
-def test_forward_order_is_that_of_rank_0():
-    numbers = healthy()
-    numbers.layers['first_call'] = [[2, -1, 1], [1, 0, 2]] * 2
-    assert forward_order(numbers) == [2, 0, 1]
-
-
 def test_aggregates_and_summary():
     numbers = healthy()
+    numbers.layers['first_call'] = [[2, 0, 1], [0, 1, 2]] * 2
     numbers.layers['mean'][:, 0] = np.array([[1], [1], [3], [3]])
     numbers.layers['mean_drift'] = [0.5, 1.0, 1.5]
     numbers.layers['seconds'][2] = 0.05
     rows, findings = layer_rows(numbers), judged(numbers)
+    # In the order of rank 0.
+    assert [row.name for row in rows] == ['n1', 'n2', 'n0']
     # Half of the first layer's variance of 2, and none of the others'.
     assert aggregates(numbers, rows, findings) == dict(
         between_share=pytest.approx(0.5 / 3),
