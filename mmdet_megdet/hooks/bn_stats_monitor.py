@@ -20,7 +20,6 @@ from ..monitor import (
     Record,
     Seconds,
     aggregates,
-    collective_seconds,
     decode,
     encode,
     gather,
@@ -75,9 +74,8 @@ class BNStatsMonitorHook(Hook):
     ``train/bn_*`` in the message hub, curves of each layer in the vis
     backends, everything in ``bn_stats.jsonl``.
 
-    A rank that leaves a synchronised layer out for good usually ends in a
-    collective that nobody joins, before anything can be said about it.
-    ``SyncBNGroupHook(strict=True)`` finds that.
+    A rank that leaves a layer out for good usually ends in a collective that
+    nobody joins: ``SyncBNGroupHook(strict=True)`` finds that.
 
     Args:
         interval (int): Iterations from one look to the next. Defaults to
@@ -91,9 +89,8 @@ class BNStatsMonitorHook(Hook):
             largest number.
 
     Raises:
-        ConfigError: If an argument is none of the above. Before training, on
-            every rank, if ranks have different BatchNorm layers, or the
-            Runner has two of these hooks.
+        ConfigError: Before training, on every rank, if ranks have different
+            BatchNorm layers, or the Runner has two of these hooks.
 
     Examples:
         >>> custom_hooks = [dict(type='BNStatsMonitorHook', interval=100,
@@ -118,8 +115,8 @@ class BNStatsMonitorHook(Hook):
             )
         if not 0 < max_collective_share <= 1:
             raise ConfigError(
-                f'max_collective_share={max_collective_share!r} must be a '
-                'share: above 0, at most 1.'
+                f'max_collective_share={max_collective_share!r} must be above '
+                '0, at most 1.'
             )
         if not max_running_var > 0:
             raise ConfigError(
@@ -197,7 +194,7 @@ class BNStatsMonitorHook(Hook):
         if runner.rank == 0:
             seconds = Seconds(
                 numbers.ranks['seconds'].tolist(),
-                collective_seconds(numbers).tolist(),
+                numbers.ranks['collectives'].tolist(),
             )
             record = Record(
                 runner.iter + 1,
@@ -213,7 +210,7 @@ class BNStatsMonitorHook(Hook):
                 f'bn/{row.name}/{name}': getattr(row, name)
                 for row in rows
                 for name in _CURVES
-                if row.state != 'uncalled' and getattr(row, name) is not None
+                if getattr(row, name) is not None
             }
             runner.visualizer.add_scalars(curves, step=runner.iter + 1)
             if self._first:

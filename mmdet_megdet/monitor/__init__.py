@@ -18,7 +18,7 @@ from .record import (
     open_record,
     read_records,
 )
-from .table import aggregates, collective_seconds, layer_rows, summary
+from .table import aggregates, layer_rows, summary
 
 __all__ = [
     'CHECKS',
@@ -30,7 +30,6 @@ __all__ = [
     'Record',
     'Seconds',
     'aggregates',
-    'collective_seconds',
     'decode',
     'encode',
     'gather',

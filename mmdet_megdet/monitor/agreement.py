@@ -92,13 +92,10 @@ def _disagreement(
     if not len(rows) or not np.isfinite(sketches).all():
         return
     odd, by = _odd_ones(rows, 'group')
-    held, used = rows['count'].sum(), rows['group_count'][0]
+    held = rows['count'].sum()
     if odd:
         text = 'batch statistics differ by about {:.2g}'
         yield Case(layer, text, members[odd].tolist(), by)
-    elif held != used:
-        text = f'statistics over {used:g} positions, and the ranks have '
-        yield Case(layer, text + '{:g}', group, held)
     elif held:
         expected = rows['count'] @ rows['local_sketch'] / held
         by = np.abs(rows['group_sketch'][0] - expected).max()

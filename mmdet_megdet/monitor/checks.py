@@ -24,7 +24,7 @@ from .agreement import (
 from .exchange import Numbers, is_foreign_sync
 from .findings import Case, Found, Seen, together
 from .record import LEVELS, Finding, Level
-from .table import collective_seconds, forward_order
+from .table import forward_order
 
 
 def judge(
@@ -87,7 +87,7 @@ def _non_finite(seen: Seen) -> Iterator[Found]:
 def _collective_time(seen: Seen) -> Iterator[Found]:
     """Collectives take long; the slow rank is the one that waits least."""
     limit = seen.max_collective_share
-    seconds = collective_seconds(seen.numbers)
+    seconds = seen.numbers.ranks['collectives']
     shares = seconds / seen.numbers.ranks['seconds']
     if shares.max() <= limit:
         return

@@ -27,7 +27,7 @@ NO_VARIANCE = 2.0**-46
 
 # All float64, since that is what is gathered. Whole numbers, and hashes of 48
 # bits, are exact in it.
-RANK = np.dtype([('seconds', 'f8'), ('order', 'f8')])
+RANK = np.dtype([('seconds', 'f8'), ('collectives', 'f8'), ('order', 'f8')])
 LAYER = np.dtype(
     [
         # The mode, and how the layer is set up.
@@ -39,7 +39,6 @@ LAYER = np.dtype(
         ('calls', 'f8'),
         ('communicates', 'f8'),
         ('broken_call', 'f8'),  # first with NaN or Inf; -1: none
-        ('seconds', 'f8'),
         # Of the first call.
         ('count', 'f8'),
         ('mean', 'f8', (CHANNELS,)),  # of some channels; 0 behind the last
@@ -64,13 +63,9 @@ LAYER = np.dtype(
 class Numbers(NamedTuple):
     """What all ranks know of an iteration, the same on each.
 
-    Attributes:
-        names (list[str]): The layers' names.
-        kinds (list[str]): Their classes' names.
-        ours (list[bool]): Whether they are ``MegDetSyncBN``.
-        images_per_gpu (int, optional): None where it is not known.
-        ranks (np.ndarray): Of dtype :data:`RANK`, shape ``(R, )``.
-        layers (np.ndarray): Of dtype :data:`LAYER`, shape ``(R, L)``.
+    Layers are told by name, class and whether they are ``MegDetSyncBN``;
+    images per GPU are None where that is not known. ``ranks`` is of dtype
+    :data:`RANK`, ``(R, )``; ``layers`` of dtype :data:`LAYER`, ``(R, L)``.
     """
 
     names: list[str]
@@ -86,10 +81,9 @@ class Numbers(NamedTuple):
         return len(self.ranks)
 
     def bn_groups(self, layer: int) -> list[range]:
-        """Return the ranks of each BN group of a layer.
+        """Return the ranks of a layer's BN groups, by what most ranks say.
 
-        By what most ranks say of it; all ranks in one group, where the layer
-        has none.
+        All ranks in one group, where the layer has none.
         """
         ranks = int(majority(self.layers['ranks'][:, layer])[0])
         size = ranks if ranks > 1 else self.world_size
@@ -154,11 +148,10 @@ def decode(
 def encode(probe: Probe) -> np.ndarray:
     """Return what a rank has to tell, after the probe was detached.
 
-    Returns:
-        np.ndarray: float64, of a size that the model alone determines.
+    In float64, of a size that the model alone determines.
     """
     rank, rows = np.zeros((), RANK), np.zeros(len(probe.layers), LAYER)
-    rank['seconds'], rows['seconds'] = probe.seconds()
+    rank['seconds'], rank['collectives'] = probe.seconds()
     rank['order'] = _hash([c.layer for c in probe.calls if c.communicates])
     places = range(len(probe.layers))
     finite, *arrays = _to_host(

@@ -40,11 +40,8 @@ class JsonLines(Generic[_Line]):
         """Keep the lines up to an iteration, from which the run goes on.
 
         What came after it is done again, and a line that was cut off never
-        was. The file is replaced as a whole or not at all.
-
-        Args:
-            iteration (int): Iterations completed; 0 for a run that starts
-                anew, which begins the file anew.
+        was; iteration 0 begins the file anew. The file is replaced as a whole
+        or not at all.
         """
         if not self.path.is_file():
             return

@@ -75,7 +75,7 @@ class Probe:
         self.calls: list[Call] = []
         self.first: dict[int, list[Tensor]] = {}
         self.before: list[list[Tensor]] = []
-        self._collectives: list[tuple[int, list[CollectiveTimer]]] = []
+        self._collectives: list[list[CollectiveTimer]] = []
         self._iteration = CollectiveTimer(self.device)
 
     def attach(self) -> None:
@@ -101,30 +101,28 @@ class Probe:
         """Stop listening; without :meth:`attach` before, do nothing."""
         self._attached.close()
 
-    def seconds(self) -> tuple[float, list[float]]:
-        """Return the iteration's time, and each layer's collectives' in it.
+    def seconds(self) -> tuple[float, float]:
+        """Return the iteration's time, and that of all collectives in it.
 
-        Forward's and backward's, and those that activation checkpointing
-        repeats. On CUDA wait until all are over.
+        Those that activation checkpointing repeats are among them. On CUDA
+        wait until all are over.
         """
-        by_layer = [0.0] * len(self.layers)
-        for layer, timers in self._collectives:
-            by_layer[layer] += sum(timer.seconds() for timer in timers)
-        return self._iteration.seconds(), by_layer
+        timers = [timer for timers in self._collectives for timer in timers]
+        collectives = sum(timer.seconds() for timer in timers)
+        return self._iteration.seconds(), collectives
 
     def _observe(self, index: int, seen: Observation) -> None:
         # The list itself: backward will add to it.
-        self._collectives.append((index, seen.collectives))
-        if not seen.recomputed:
+        self._collectives.append(seen.collectives)
+        if seen.recomputed:
+            return
+        finite = torch.isfinite(seen.mean) & torch.isfinite(seen.second)
+        self.calls.append(Call(index, bool(seen.collectives), finite.all()))
+        if index not in self.first:
+            count = seen.mean.new_full((), seen.count)
+            var = seen.second / max(1, seen.count)
             group = [seen.group_count, seen.group_mean, seen.group_var]
-            local = self._note(
-                index,
-                seen.count,
-                seen.mean,
-                seen.second,
-                bool(seen.collectives),
-            )
-            self.first.setdefault(index, local + group)
+            self.first[index] = [count, seen.mean, var, *group]
 
     @torch.no_grad()
     def _look_at_input(
@@ -132,20 +130,10 @@ class Probe:
     ) -> None:
         if not in_recomputation():
             x = args[0] if args else kwargs['input']
-            local = self._note(index, *local_moments(x.detach()), False)
-            self.first.setdefault(index, local * 2)
-
-    def _note(
-        self,
-        index: int,
-        count: int,
-        mean: Tensor,
-        second: Tensor,
-        communicates: bool,
-    ) -> list[Tensor]:
-        finite = (torch.isfinite(mean) & torch.isfinite(second)).all()
-        self.calls.append(Call(index, communicates, finite))
-        return [mean.new_full((), count), mean, second / max(1, count)]
+            count, mean, second = local_moments(x.detach())
+            group = mean.new_full((), count), mean, second / max(1, count)
+            local = count, mean, second
+            self._observe(index, Observation(*local, *group, [], False))
 
 
 def running_stats(layer: nn.Module) -> list[Tensor]:

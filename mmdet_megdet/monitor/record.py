@@ -19,13 +19,8 @@ LEVELS: tuple[Level, ...] = get_args(Level)
 class Finding(Struct, frozen=True):
     """Something that a person should know, in one line.
 
-    Attributes:
-        check (str): Name of the check, as 'call-order'.
-        level (str): 'error': training does not do what it should;
-            'warning': it may not be what you want.
-        layers (list[str]): Names, in forward order.
-        ranks (list[int]): Those that stand out; empty if none does.
-        message (str): Layers, ranks, values, and the remedy.
+    An error: training does not do what it should; a warning: it may not be
+    what you want. Layers are in forward order, ranks those that stand out.
     """
 
     check: str
@@ -43,7 +38,7 @@ class LayerRecord(Struct, frozen=True):
     """A BatchNorm layer at a look; None: not known.
 
     Numbers are of the layer's first call in the iteration, and of the rank
-    where they are largest; ``calls`` and ``collective_seconds`` of all calls.
+    where they are largest; ``calls`` counts all.
     """
 
     name: str
@@ -56,7 +51,6 @@ class LayerRecord(Struct, frozen=True):
     mean_drift: float | None
     dead_channels: int
     running_var_max: float | None
-    collective_seconds: list[float | None]
 
 
 class Seconds(Struct, frozen=True):

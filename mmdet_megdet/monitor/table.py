@@ -84,7 +84,6 @@ def layer_rows(numbers: Numbers) -> list[LayerRecord]:
                 mean_drift=_largest(seen['mean_drift']),
                 dead_channels=int(seen['dead'].min()) if len(seen) else 0,
                 running_var_max=_largest(own['running_var_max']),
-                collective_seconds=own['seconds'].tolist(),
             )
         )
     return rows
@@ -95,16 +94,11 @@ def _largest(values: list[float] | np.ndarray) -> float | None:
     return max(values) if values else None
 
 
-def collective_seconds(numbers: Numbers) -> np.ndarray:
-    """Return what each rank spent in BatchNorm's collectives, ``(R, )``."""
-    return numbers.layers['seconds'].sum(1)
-
-
 def aggregates(
     numbers: Numbers, rows: list[LayerRecord], findings: list[Finding]
 ) -> dict[str, float]:
     """Return a few numbers for the log line; what is not known is left out."""
-    shares = collective_seconds(numbers) / numbers.ranks['seconds']
+    shares = numbers.ranks['collectives'] / numbers.ranks['seconds']
     several = numbers.world_size > 1
     values = dict(
         between_share=_mean([row.between_share for row in rows]),

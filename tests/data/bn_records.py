@@ -10,7 +10,7 @@ SLOW = 2
 NAMES = ['backbone.bn1', 'backbone.layer1.0.bn1', 'neck.0.bn', 'neck.1.bn']
 
 
-def layer(name, iteration, ranks=RANKS, **changes):
+def layer(name, iteration, ranks, **changes):
     """A layer's row; each layer and iteration has numbers of its own."""
     place = NAMES.index(name)
     content = dict(
@@ -24,7 +24,6 @@ def layer(name, iteration, ranks=RANKS, **changes):
         mean_drift=(place + 1) / iteration,
         dead_channels=0,
         running_var_max=12.5,
-        collective_seconds=[0.004] * ranks,
     )
     return content | changes
 

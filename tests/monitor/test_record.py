@@ -27,9 +27,8 @@ def iterations(folder):
 
 def test_what_is_written_is_read_again(tmp_path):
     layer = LayerRecord(
-        'bn1', 'MegDetSyncBN', 'synced', 2, 1, 128, 0.25, None, 0, 1.5,
-        [0.25, 0.5],
-    )  # fmt: skip
+        'bn1', 'MegDetSyncBN', 'synced', 2, 1, 128, 0.25, None, 0, 1.5
+    )
     written = Record(
         100, 2, 2, None, Seconds([1.0, math.nan], [0.25, 0.5]), [layer],
         [Finding('same-data', 'error', ['bn1'], [0, 1], 'Look.')],

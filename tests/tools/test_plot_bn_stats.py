@@ -66,7 +66,7 @@ def test_figures_and_what_stands_out(tmp_path, capsys):
     'contents',
     [
         [record(100, ranks=1, between_share=None)],
-        [record(100, mean_drift=None, collective_seconds=[0.0] * 4)],
+        [record(100, mean_drift=None)],
         # Other hardware after a resume.
         [RUN[0], record(200, ranks=16)],
     ],
