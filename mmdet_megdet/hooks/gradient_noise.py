@@ -73,10 +73,6 @@ class GradientNoiseHook(Hook):
         decay (float): What a measurement weighs in the averages against the
             one after it. Defaults to 0.97: about 30 measurements count.
 
-    Raises:
-        ConfigError: On every rank, ahead of the first update, if the
-            training is such that nothing can be measured.
-
     Examples:
         >>> default_hooks = dict(
         ...     grad_noise=dict(type='GradientNoiseHook', interval=20))

@@ -64,11 +64,6 @@ class ModuleVarianceHook(Hook):
         anchor (str): The part that keeps its learning rate. Defaults to
             'backbone'.
 
-    Raises:
-        ConfigError: On every rank, before training, if there is no
-            ``GradientNoiseHook``, no such anchor, or an optimizer whose
-            groups cannot be split.
-
     Attributes:
         factors (dict[str, float]): Each part's present factor; empty until
             the first.

@@ -14,15 +14,8 @@ from math import inf, isinf, isnan, sqrt
 def epochs_factor(batch: float, noise_scale: float) -> float:
     """Return how many times the epochs of a very small batch are needed.
 
-    ``1 + B / Bn``: a batch of the noise scale needs twice the epochs, in half
-    of the updates that a batch of a quarter of it would take.
-
-    Source: McCandlish et al., 'An Empirical Model of Large-Batch Training',
-    2018, equation 2.11.
-
-    Args:
-        batch (float): Images of an update.
-        noise_scale (float): Images; infinity where the gradient is all noise.
+    ``1 + B / Bn`` (McCandlish et al., 'An Empirical Model of Large-Batch
+    Training', 2018, equation 2.11).
     """
     return 1 + batch / noise_scale
 
@@ -30,19 +23,11 @@ def epochs_factor(batch: float, noise_scale: float) -> float:
 def noise_limited_lr(
     lr: float, lr_batch: float, batch: float, noise_scale: float
 ) -> float:
-    """Return the learning rate up to which the noise allows scaling.
+    """Return SGD's learning rate up to which the noise allows scaling.
 
-    ``lr0 (1 + Bn / B0) / (1 + Bn / B)``: the linear rule where both batches
-    are far below the noise scale, and a constant far above. An upper bound:
-    stability sets another limit, which the noise does not know.
-
-    Source: Johnson et al., 'AdaScale SGD', 2020 (the gain ratio), for SGD.
-
-    Args:
-        lr (float): A learning rate that is known to work...
-        lr_batch (float): ...with this number of images an update.
-        batch (float): Images of an update to scale it to.
-        noise_scale (float): Images; infinity gives the linear rule.
+    ``lr0 (1 + Bn / B0) / (1 + Bn / B)``, from a rate that is known to work
+    with ``lr_batch`` images (the gain ratio of Johnson et al., 'AdaScale
+    SGD', 2020). An upper bound: stability sets another limit.
     """
     if noise_scale == inf:
         return linear_lr(lr, lr_batch, batch)
@@ -63,10 +48,6 @@ def dissimilarity(noise: float, batch: int) -> float:
     """Return ``1 - cos`` between the gradients of a batch's two halves.
 
     As a noise scale has it, on average.
-
-    Args:
-        noise (float): The noise scale, in images.
-        batch (int): Images of the whole batch.
     """
     return 1.0 if isinf(noise) else noise / (noise + batch / 2)
 

@@ -21,26 +21,17 @@ _CONFIDENCE = 0.95
 
 
 class Moments(NamedTuple):
-    """What one update says; each alone may be negative by chance.
+    """Unbiased estimates from one update; each may be negative by chance."""
 
-    Attributes:
-        g2: Unbiased estimate of ``|G|^2``.
-        s: Unbiased estimate of ``S``.
-    """
-
-    g2: float
-    s: float
+    g2: float  # of |G|^2
+    s: float  # of S
 
 
 class NoiseScale(NamedTuple):
-    """A noise scale, in images.
+    """A noise scale, in images, and the interval that holds it with 95 %.
 
-    Attributes:
-        value: The ratio of the averages; infinite where no gradient shows
-            above the noise, NaN where there is neither.
-        low: Lower end of the interval that holds it with 95 %...
-        high: ...and the upper end; infinite where the data set none.
-        measurements: How many updates it is from.
+    Infinite where no gradient shows above the noise, as the upper end is;
+    NaN where there is neither.
     """
 
     value: float
@@ -55,17 +46,15 @@ class NoiseScale(NamedTuple):
 def from_parts(
     squares: float, parts: int, whole: float, images: int
 ) -> Moments:
-    """Return the moments of an update of independent parts.
+    """Return the moments of an update of two or more independent parts.
 
     ``g2`` is the mean over all pairs of parts of the product of their
     gradients.
 
     Args:
-        squares (float): Sum over parts of the squared norm of a part's
-            gradient.
-        parts (int): Their number, from 2.
-        whole (float): Squared norm of the update's gradient, which is the
-            mean of the parts'.
+        squares (float): Sum of the squared norms of the parts' gradients.
+        parts (int): Their number.
+        whole (float): Squared norm of the update's, which is their mean.
         images (int): Images of the update.
     """
     g2 = (parts**2 * whole - squares) / (parts * (parts - 1))
@@ -84,15 +73,7 @@ def noise_scale(
     negative: single ones are noisy, and a mean of ratios would be biased.
     The interval is that of Fieller for a ratio, with the variances of both
     averages by the jackknife over blocks of neighbours, which may resemble
-    each other. It stays honest where the gradient hardly shows above the
-    noise: the upper end is infinite then.
-
-    Args:
-        g2 (Sequence[float]): Estimates of ``|G|^2``.
-        s (Sequence[float]): Estimates of ``S``, of the same updates.
-        blocks (int): Blocks of the jackknife. Defaults to 10.
-        weights (Sequence[float], optional): Of each measurement. Defaults to
-            None: all alike.
+    each other. Without weights all measurements count alike.
     """
     values = np.array([g2, s], np.float64)
     count = values.shape[1]

@@ -26,17 +26,11 @@ _SIZE = 1021
 
 
 class Split(NamedTuple):
-    """What of an update is independent: BN groups in micro-steps.
-
-    Attributes:
-        micro_steps: Micro-steps of an update.
-        ranks: Consecutive ranks in a BN group.
-        images: Images of an update.
-    """
+    """What of an update is independent: BN groups in micro-steps."""
 
     micro_steps: int
-    ranks: int
-    images: int
+    ranks: int  # in a BN group, consecutive
+    images: int  # of an update
 
     @property
     def groups(self) -> int:
@@ -86,12 +80,7 @@ class GradientMeter:
         self._attached = ExitStack()
 
     def attach(self, wrapper: OptimWrapper, update: int) -> None:
-        """Begin to measure an update.
-
-        Args:
-            wrapper (OptimWrapper): That makes it.
-            update (int): Its number, the same on all ranks.
-        """
+        """Begin to measure an update of this number."""
         self._wrapper = wrapper
         self._micro_step = -1
         self._seen: set[nn.Parameter] = set()
@@ -256,14 +245,8 @@ class Sketch:
     signs, and about ``sqrt(2 / 1021)`` of that as its deviation. A part of no
     more elements than the size keeps its squares exactly.
 
-    Args:
-        parameters (Sequence[nn.Parameter]): The part's.
-        micro_steps (int): Of an update.
-        seed (int): Of the signs: the same on ranks whose sketches are to be
-            added, another in each update.
-
-    Attributes:
-        values (Tensor): The sketches, ``(micro_steps, 1021)``, in float64.
+    The signs' seed is the same on ranks whose sketches are to be added, and
+    another in each update. ``values`` are ``(micro_steps, 1021)``, float64.
     """
 
     def __init__(

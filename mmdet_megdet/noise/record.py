@@ -15,26 +15,18 @@ FILE_NAME = 'grad_noise.jsonl'
 class Measurement(Struct, frozen=True):
     """A measured update.
 
-    Attributes:
-        update (int): Updates done, this one included.
-        epoch (int): Epoch that it belongs to, from 1.
-        total_batch_size (int): Images of the update.
-        lr (float): The optimizer's first learning rate in it.
-        parts (dict): Estimates ``g2`` of ``|G|^2`` and ``s`` of ``S`` by part
-            of the model, and of the ``total``; each alone may be negative.
-        groups (int): BN groups in a micro-step.
-        micro_steps (int): Micro-steps of the update.
-        part_images (int): Images of a BN group in a micro-step.
+    ``parts`` has estimates ``g2`` of ``|G|^2`` and ``s`` of ``S`` by part of
+    the model, and of the ``total``; each alone may be negative.
     """
 
-    update: int
-    epoch: int
+    update: int  # from 1
+    epoch: int  # from 1
     total_batch_size: int
-    lr: float
+    lr: float  # the optimizer's first
     parts: dict[str, dict[str, float]]
-    groups: int
+    groups: int  # BN groups in a micro-step
     micro_steps: int
-    part_images: int
+    part_images: int  # of a BN group in a micro-step
 
 
 def open_record(folder: str | Path) -> JsonLines[Measurement]:
