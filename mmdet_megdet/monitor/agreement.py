@@ -26,15 +26,13 @@ def call_order(seen: Seen) -> Iterator[Found]:
     if not odd:
         return
     # In a tie rank 0 is as good as any.
-    usual = [r for r in range(numbers.world_size) if r not in odd]
-    one = usual[0] if usual else 0
+    one = next((r for r in range(numbers.world_size) if r not in odd), 0)
     other = next(r for r in odd if hashes[r] != hashes[one])
     layers, what = _first_difference(numbers, one, other)
     yield Found(
         layers,
         f'The ranks call synchronised layers in different order: {what}. '
-        'Their sums are mixed. Make all ranks call the same layers in '
-        'the same order, with an empty batch if need be, or keep '
+        'Make all call the same ones, with an empty batch if need be, or keep '
         'MegDetSyncBN out of parts that a rank may skip; '
         'SyncBNGroupHook(strict=True) stops at the call.',
         odd,
@@ -73,12 +71,8 @@ def not_synchronised(seen: Seen) -> Iterator[Found]:
         for group in seen.numbers.bn_groups(layer)
         for case in _disagreement(seen.numbers, layer, group)
     ]
-    yield from together(
-        seen,
-        cases,
-        'All ranks have to run the same model and code, and to call the same '
-        'layers.',
-    )
+    remedy = 'Run the same model and code on all ranks.'
+    yield from together(seen, cases, remedy)
 
 
 def _disagreement(
@@ -127,12 +121,8 @@ def buffers_disagree(seen: Seen) -> Iterator[Found]:
             if odd:
                 text = 'running_mean and running_var differ by about {:.2g}'
                 cases.append(Case(layer, text, [group[i] for i in odd], by))
-    yield from together(
-        seen,
-        cases,
-        'Load one checkpoint on all ranks, and do without hooks that write '
-        'buffers.',
-    )
+    remedy = 'Load one checkpoint on all ranks; no hook may write buffers.'
+    yield from together(seen, cases, remedy)
 
 
 def same_data(seen: Seen) -> Iterator[Found]:
@@ -178,8 +168,5 @@ def bn_size(seen: Seen) -> Iterator[Found]:
                 f'where bn_size={size} is asked for'
             )
             cases.append(Case(layer, text))
-    yield from together(
-        seen,
-        cases,
-        'Use SyncBNGroupHook, or call resolve_bn_groups on every rank.',
-    )
+    remedy = 'Use SyncBNGroupHook, or resolve_bn_groups on every rank.'
+    yield from together(seen, cases, remedy)

@@ -34,12 +34,6 @@ def judge(
 
     A pure function: ranks that have the same numbers come to the same
     findings.
-
-    Args:
-        numbers (Numbers): What was gathered.
-        max_collective_share (float): Share of an iteration that BatchNorm's
-            collectives may take.
-        max_running_var (float): What a running variance may grow to.
     """
     order = forward_order(numbers)
     seen = Seen(numbers, order, max_collective_share, max_running_var)
@@ -94,13 +88,9 @@ def _collective_time(seen: Seen) -> Iterator[Found]:
     least = int(seconds.argmin())
     waits = np.median(np.delete(seconds, least))
     slow = waits > 2 * seconds[least]
-    if slow:
-        cause = 'for it: look at its machine and at its images'
-    else:
-        cause = (
-            'so it is the communication itself: use smaller BN groups within '
-            'a node (bn_size), or more images per GPU'
-        )
+    cause = 'for it: look at its machine and at its images'
+    if not slow:
+        cause = 'so it is the communication: use smaller BN groups (bn_size)'
     yield Found(
         [],
         f"BatchNorm's collectives take {shares.max():.0%} of the iteration "

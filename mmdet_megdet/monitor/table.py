@@ -42,12 +42,10 @@ def forward_order(numbers: Numbers) -> list[int]:
 def between_ranks(numbers: Numbers, layer: int) -> float | None:
     """Return the share of a layer's variance between the ranks' means.
 
-    From 0 to 1; None where there is nothing to compare. Of the first call,
-    over the ranks of a BN group, or over all ranks where the layer does not
-    synchronise: in the model's first layer that tells what synchronising
-    would change. An average over at most :data:`~.exchange.CHANNELS`
-    channels, of those with a variance; of several groups that which differs
-    most.
+    From 0 to 1; None where there is nothing to compare. Over the ranks of a
+    BN group, or over all ranks where the layer does not synchronise: in the
+    model's first layer that tells what synchronising would change. An average
+    over channels; of several groups that which differs most.
     """
     shares = []
     for group in numbers.bn_groups(layer):

@@ -245,10 +245,6 @@ FOUND = {
 }  # fmt: skip
 
 
-def rows_of(planted, fault, field):
-    return [row[field] for row in planted[1][fault][0]['layers']]
-
-
 @pytest.mark.parametrize('fault', [*FAULTS, *RUNS])
 def test_what_is_found(planted, fault):
     found = planted[1][fault][0]['findings']
@@ -278,20 +274,6 @@ def test_errors_raise_the_same_on_every_rank_and_at_once(planted):
         assert 'iteration 1' in raised[0][fault]
         assert len(records[fault]) == 1
     assert [line['iter'] for line in records['nothing']] == [1, 3]
-
-
-def test_the_rows_of_layers(planted):
-    assert rows_of(planted, 'norm_eval', 'state') == (
-        ['eval', 'eval', 'synced', 'synced']
-    )
-    for fault in ('nobody_to_talk_to', 'plain_layer'):
-        assert rows_of(planted, fault, 'state') == (
-            ['synced', 'synced', 'alone', 'synced']
-        )
-        # What synchronising would change is told all the same.
-        assert rows_of(planted, fault, 'between_share')[2] > 0
-    assert rows_of(planted, 'nan_in_third', 'mean_drift')[3] is None
-    assert rows_of(planted, 'constant_channel', 'dead_channels')[3] == 1
 
 
 def train_with_everything(rank, world_size, folder):
