@@ -156,16 +156,14 @@ def bn_size(seen: Seen) -> Iterator[Found]:
     for layer in seen.layers(ours=True, training=True):
         state, row = layer_state(numbers, layer), numbers.layers[0, layer]
         size = int(row['bn_size']) or None
-        if state == 'uncalled' or (size and images is None):
+        if state == 'uncalled' or (size and not images):
             continue
         ranks = int(row['ranks']) if state == 'synced' else 1
-        held, wanted = ranks, numbers.world_size
-        if size:
-            held, wanted = ranks * (images or 1), size
-        if held != wanted:
+        wanted = size / images if size and images else numbers.world_size
+        if ranks != wanted:
             text = (
-                f'statistics over {count(ranks, "rank")} of {images} images, '
-                f'where bn_size={size} is asked for'
+                f'statistics over {count(ranks, "rank")}, where '
+                f'bn_size={size} asks for {wanted:g}'
             )
             cases.append(Case(layer, text))
     remedy = 'Use SyncBNGroupHook, or resolve_bn_groups on every rank.'

@@ -205,7 +205,7 @@ FOUND = {
     ],
     'nobody_to_talk_to': [
         ('bn-size', 'error', ['third'], [],
-         'over 1 rank of 2 images, where bn_size=None is asked for'),
+         'over 1 rank, where bn_size=None asks for 4'),
     ],
     'one_ulp': [
         # Of a number from 0.5 to 2.

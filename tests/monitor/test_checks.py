@@ -120,7 +120,7 @@ def test_a_bn_size_that_groups_do_not_hold():
     numbers.layers['bn_size'] = 6
     found, message = the_one(numbers)
     assert found == ('bn-size', ['n0', 'n1', 'n2'], [])
-    assert 'over 4 ranks of 2 images, where bn_size=6' in message
+    assert 'over 4 ranks, where bn_size=6 asks for 3' in message
     # Without the images per GPU nothing can be said.
     assert judged(numbers._replace(images_per_gpu=None)) == []
 
