@@ -41,7 +41,8 @@ LAYER = np.dtype(
         ('broken_call', 'f8'),  # first with NaN or Inf; -1: none
         # Of the first call.
         ('count', 'f8'),
-        ('mean', 'f8', (CHANNELS,)),  # of some channels; 0 behind the last
+        # Of channels evenly spaced; 0 behind the last.
+        ('mean', 'f8', (CHANNELS,)),
         ('var', 'f8', (CHANNELS,)),
         ('local_hash', 'f8'),
         ('local_sketch', 'f8', (SKETCH,)),
@@ -217,9 +218,9 @@ def _tell_batch(
 ) -> None:
     count, mean, var, group_count, group_mean, group_var = first
     row['count'], row['group_count'] = count[0], group_count[0]
-    channels = sampled_channels(len(mean))
-    row['mean'][: len(channels)] = mean[channels]
-    row['var'][: len(channels)] = var[channels]
+    taken = min(len(mean), CHANNELS)
+    channels = np.linspace(0, len(mean) - 1, taken).astype(int)
+    row['mean'][:taken], row['var'][:taken] = mean[channels], var[channels]
     row['local_hash'] = _hash(count, mean, var)
     row['group_hash'] = _hash(group_mean, group_var)
     row['local_sketch'] = _sketch(_about_zero(mean, var))
@@ -242,13 +243,6 @@ def _tell_buffers(row: np.void, buffers: np.ndarray) -> None:
     row['buffer_sketch'] = _sketch(buffers.reshape(-1))
     row['broken_buffers'] = (~np.isfinite(buffers)).any(0).sum()
     row['running_var_max'] = buffers[1].max()
-
-
-@cache
-def sampled_channels(number: int) -> np.ndarray:
-    """Return the channels whose moments are told, evenly spaced."""
-    taken = min(number, CHANNELS)
-    return np.linspace(0, number - 1, taken).round().astype(int)
 
 
 def _about_zero(mean: np.ndarray, var: np.ndarray) -> np.ndarray:
