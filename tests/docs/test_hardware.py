@@ -43,10 +43,6 @@ def test_a_line_is_what_the_plan_says(row, monkeypatch):
     assert args.get('bn_size', 32) == bn_size
 
 
-def test_the_linear_rule_of_the_smaller_batch():
-    assert BatchPlan(8, 4, 64).learning_rate(0.04, 256) == 0.01
-
-
 @pytest.mark.parametrize(
     ('script', 'sources'),
     [
