@@ -10,6 +10,7 @@ import sys
 import pytest
 
 from mmdet_megdet.demo_data import generate_shapes
+from tests.tools.checks.findings import shown
 from tests.tools.command import PATIENCE, ROOT, TOOLS, environment
 
 sys.path.insert(0, str(TOOLS))  # as for a script there
@@ -29,32 +30,20 @@ def shapes(tmp_path_factory):
     return root
 
 
-def found(report, check):
-    """Findings of a check as (level, text)."""
-    return [
-        (f['level'], f['text'])
-        for f in report['findings']
-        if f['check'] == check
-    ]
-
-
-def test_a_healthy_machine(shapes, tmp_path, monkeypatch, capsys):
+def test_a_healthy_machine(shapes, monkeypatch, capsys):
     monkeypatch.setenv('SHAPES_ROOT', str(shapes))
-    options = ['--gpus', '2', '--work-dir', str(tmp_path), '--json']
-    status = doctor_tool.main([str(CONFIG), *options])
-    # Standard output is the JSON and nothing else.
-    report = json.loads(capsys.readouterr().out)
-    assert (status, report['ok'], report['counts'][FAIL]) == (0, True, 0)
-    texts = {f['check']: f['text'] for f in report['findings']}
-    assert texts['mmcv ops'].startswith('work; ')
+    assert doctor_tool.main([str(CONFIG), '--gpus', '2']) == 0
+    output = capsys.readouterr().out
+    assert not shown(output, FAIL)
+    good = shown(output, PASS)
+    assert good['mmcv ops'] == ['work']
     # R18: 20 layers, FPN: 8.
-    assert texts['BatchNorm'] == '28 layers synchronise'
-    assert f'{IMAGES} of {IMAGES} images' in texts['annotations (train)']
-    assert texts['images (train)'].startswith(f'{IMAGES} of {IMAGES} read')
-    assert 'images are used' in texts['annotations (val, test)']
-    assert 'images at once: 8, accumulation: 1' in texts['batch plan']
-    assert 'epoch: 3 updates' in texts['batch plan']
-    assert all(f['remedy'] for f in report['findings'] if f['level'] != PASS)
+    assert good['BatchNorm'] == ['28 layers synchronise']
+    assert f'{IMAGES} of {IMAGES} images' in good['annotations (train)'][0]
+    assert good['images (train)'][0].startswith(f'{IMAGES} of {IMAGES} read')
+    assert 'images are used' in good['annotations (val, test)'][0]
+    assert 'images at once: 8, accumulation: 1' in good['batch plan'][0]
+    assert 'epoch: 3 updates' in good['batch plan'][0]
 
 
 @pytest.mark.slow
@@ -80,54 +69,36 @@ def test_a_broken_machine(shapes, tmp_path):
         json.dumps(content)
     )
     (root / 'annotations' / 'instances_val.json').write_text('{"images": [')
-    tool, options = TOOLS / 'doctor.py', '--gpus 2 --json'
+    command = f'{sys.executable} {TOOLS / "doctor.py"} {CONFIG} --gpus 2'
     done = subprocess.run(
-        [
-            'bash',
-            '-c',
-            f'ulimit -n 256; exec {sys.executable} {tool} {CONFIG} {options}',
-        ],
+        ['bash', '-c', f'ulimit -n 256; exec {command}'],
         env=environment(
             SHAPES_ROOT=str(root),
             PYTHONPATH=f'{stub.parent}:{ROOT}',
             TORCH_DISTRIBUTED_DEBUG='DETAIL',
         ),
-        capture_output=True,
+        stdout=subprocess.PIPE,
         text=True,
         timeout=PATIENCE,
         check=False,
     )
-    report = json.loads(done.stdout)
-    assert (done.returncode, report['ok']) == (1, False)
-    assert found(report, 'torchvision') == [
-        (
-            FAIL,
-            'import: RuntimeError: operator torchvision::nms does not exist',
-        )
+    assert done.returncode == 1
+    bad = shown(done.stdout, FAIL)
+    assert bad['torchvision'] == [
+        'import: RuntimeError: operator torchvision::nms does not exist'
     ]
-    ((level, text),) = found(report, 'mmcv ops')
-    assert level == FAIL
-    assert 'do not work' in text
-    ((level, text),) = found(report, 'environment variables')
-    assert level == WARN
-    assert text.startswith('TORCH_DISTRIBUTED_DEBUG=DETAIL: every collective')
-    assert found(report, 'open files') == [
-        (FAIL, 'soft / hard limit 256 / 256')
-    ]
-    ((level, _),) = found(report, 'model')  # it needs the ops
-    assert level == FAIL
-    ((level, text),) = found(report, 'boxes (train)')
-    assert level == WARN
-    assert '1 annotation(s) have a box without area' in text
-    assert [
-        text.split(':')[0] for _, text in found(report, 'images (train)')
-    ] == [
+    assert 'do not work' in bad['mmcv ops'][0]
+    assert 'hard limit is 256' in bad['open files'][0]
+    assert 'model' in bad  # it needs the ops
+    assert [text.split(':')[0] for text in bad['images (train)']] == [
         f'1 of {IMAGES} are not there',
         f'1 of {IMAGES} differ in size from the annotation file',
     ]
-    ((level, text),) = found(report, 'annotations (val, test)')
-    assert level == FAIL
+    (text,) = bad['annotations (val, test)']
     assert 'instances_val.json is cut off, after 12 bytes' in text
+    odd = shown(done.stdout, WARN)
+    assert 'TORCH_DISTRIBUTED_DEBUG' in odd['environment variables'][0]
+    assert '1 annotation(s) have a box without area' in odd['boxes (train)'][0]
 
 
 def test_a_config_that_cannot_be_read(capsys):
