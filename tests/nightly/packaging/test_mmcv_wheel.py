@@ -92,35 +92,26 @@ def test_wheel_that_works_is_taken_from_the_users_folder(install, tmp_path):
 
 def test_wheel_is_built_once_and_taken_from_the_cache_then(install, tmp_path):
     write_sdist(tmp_path, WORKING)
-    house = tmp_path / 'house'
-    house.mkdir()
     printed = install(
-        MEGDET_WHEELHOUSE=str(house), PIP_FIND_LINKS=str(tmp_path)
+        MEGDET_WHEELHOUSE='/nowhere', PIP_FIND_LINKS=str(tmp_path)
     )
-    assert f'no wheel of mmcv 2.1.0 in {house}' in printed
-    assert 'compiling mmcv' in printed
+    assert 'mmcv: compiling' in printed
     (wheel,) = (tmp_path / 'cache').rglob('*.whl')
     printed = install()
     assert f'{wheel}: works' in printed
     assert 'compiling' not in printed
 
 
-@pytest.mark.parametrize('cuda', ['0', '1'])
-def test_failed_build_gives_the_errors_and_the_log(
-    monkeypatch, tmp_path, cuda
-):
+def test_failed_build_gives_the_errors_and_the_log(monkeypatch, tmp_path):
     monkeypatch.syspath_prepend(SETUP)
     import install_mmcv as module
 
     script = 'print("b.cpp:1:2: error: nothing")\nraise SystemExit(1)\n'
     write_sdist(tmp_path, WORKING, script)
     monkeypatch.setattr(module, 'LOG', tmp_path / 'log')
-    env = environment(
-        PIP_FIND_LINKS=str(tmp_path), PIP_NO_INDEX='1', FORCE_CUDA=cuda
-    )
+    env = environment(PIP_FIND_LINKS=str(tmp_path), PIP_NO_INDEX='1')
     with pytest.raises(SystemExit) as raised:
-        module.compile_wheel('mmcv==2.1.0', tmp_path / 'dist', env)
+        module.compile_wheel(tmp_path / 'dist', env)
     said = str(raised.value)
     assert 'b.cpp:1:2: error: nothing' in said
-    assert said.endswith(f'The whole log: {tmp_path}/log')
-    assert ('CUDA ops need a CUDA toolkit' in said) is (cuda == '1')
+    assert f'The whole log: {tmp_path}/log' in said
