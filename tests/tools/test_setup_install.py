@@ -4,14 +4,13 @@
 from __future__ import annotations
 
 import shutil
-import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 from packaging.requirements import Requirement
 
-from tests.tools.command import ROOT
+from tests.tools.command import ROOT, run
 
 ALL = ['venv', 'packages', 'torch', 'mmcv', 'project']
 
@@ -37,13 +36,13 @@ def setup(monkeypatch, tmp_path):
         (tmp_path / name).parent.mkdir(exist_ok=True)
         shutil.copy(ROOT / name, tmp_path / name)
 
-    def run(step: str, *command: Path | str) -> None:
+    def note(step: str, *command: Path | str) -> None:
         module.commands[step] = [str(word) for word in command]
         if step == 'venv':
             module.PYTHON.parent.mkdir(parents=True)
             module.PYTHON.touch()
 
-    monkeypatch.setattr(module, 'run', run)
+    monkeypatch.setattr(module, 'run', note)
     monkeypatch.delenv('TORCH', raising=False)
     return module
 
@@ -114,55 +113,18 @@ def test_a_command_runs_without_the_users_python_path(setup, monkeypatch):
         setup.really_run('any', sys.executable, '-c', command)
 
 
-def find_python(tmp_path: Path, pythons: dict[str, str], **env: str) -> str:
-    """Run setup.sh where only these Pythons are; return what it prints.
-
-    Args:
-        tmp_path (Path): An empty folder.
-        pythons (dict): Name and version; an empty version does not run.
-        **env: The environment.
-    """
-    script = tmp_path / 'tree' / 'tools' / 'setup' / 'setup.sh'
-    script.parent.mkdir(parents=True)
-    shutil.copy(ROOT / 'tools' / 'setup' / 'setup.sh', script)
-    programs = tmp_path / 'bin'
-    programs.mkdir()
-    for name in ('bash', 'dirname', 'flock'):
-        (programs / name).symlink_to(shutil.which(name))
-    for name, version in pythons.items():
-        # Takes itself for that version, and tells what it was given to run.
-        fits = int(version[:4] in ('3.10', '3.11', '3.12'))
-        (programs / name).write_text(
-            '#!/bin/sh\ncase "$1" in\n'
-            f'-V) echo Python {version} ;;\n-c) exit {1 - fits} ;;\n'
-            '*) echo "$0 runs $1" ;;\nesac\n'
-            if version
-            else '#!/bin/sh\nexit 127\n'
-        )
-        (programs / name).chmod(0o755)
-    return subprocess.run(
-        [programs / 'bash', script],
-        env={'PATH': str(programs), **env},
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-    ).stdout
-
-
-def test_fitting_python_is_found_behind_one_that_does_not_run(tmp_path):
-    pythons = {'python3.11': '', 'python3.12': '3.12.1', 'python3': '3.13.0'}
-    printed = find_python(tmp_path, pythons)
-    assert 'python3.12 runs' in printed
-    assert printed.rstrip().endswith('tools/setup/install.py')
-
-
-def test_no_fitting_python_names_those_tried_and_the_remedy(tmp_path):
-    """The one that is named is not passed over for another one."""
-    pythons = {'mine': '3.9.18', 'python3.11': '3.11.7'}
-    printed = find_python(tmp_path, pythons, PYTHON='mine')
-    assert 'mine: Python 3.9.18' in printed
-    assert 'make setup PYTHON=' in printed
-    assert 'runs' not in printed
+@pytest.mark.parametrize(
+    ('version', 'said'), [('3.9.18', 'Python 3.9.18'), ('', 'does not run')]
+)
+def test_a_python_that_does_not_fit_is_refused(tmp_path, version, said):
+    python = tmp_path / 'python3'
+    tell = f'[ "$1" = -V ] && echo Python {version}' if version else 'false'
+    python.write_text(f'#!/bin/sh\n{tell}\n')
+    python.chmod(0o755)
+    done = run(ROOT / 'tools' / 'setup' / 'setup.sh', PYTHON=str(python))
+    assert done.returncode == 1
+    assert f'{python}: {said}' in done.stdout
+    assert 'make setup PYTHON=' in done.stdout
 
 
 def test_lock_names_one_exact_version_for_each_python():
