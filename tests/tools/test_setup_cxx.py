@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 import shutil
 import subprocess
 import sys
@@ -15,14 +16,10 @@ import pytest
 from tests.tools.command import ROOT
 
 WRAPPER = ROOT / 'tools' / 'setup' / 'cxx_precompiled.py'
-# The second as ninja calls it: a second -c, and a dependency file.
-ONE_OBJECT, BY_NINJA = map(
-    str.split,
-    (
-        '-Iinclude -g -O3 -c main.cpp -o main.o -std=c++17',
-        '-MMD -MF main.o.d -ggdb3 -Ofast -isystem include -c -c main.cpp '
-        '-omain.o',
-    ),
+# As ninja calls it: a second -c, and a dependency file.
+ONE_OBJECT = shlex.split(
+    '-MMD -MF main.o.d -ggdb3 -Ofast -isystem include -c -c main.cpp '
+    '-omain.o -std=c++17'
 )
 
 
@@ -73,28 +70,20 @@ def calls(tmp_path: Path) -> list[list[str]]:
     return [line.split() for line in (tmp_path / 'calls').open()]
 
 
-@pytest.mark.parametrize('arguments', [ONE_OBJECT, BY_NINJA])
-def test_object_is_compiled_with_the_precompiled_header(
-    wrapped, tmp_path, arguments
-):
-    done = wrapped(*arguments)
-    assert (done.returncode, done.stderr) == (0, '')
+def test_object_is_compiled_with_the_precompiled_header(wrapped, tmp_path):
+    # -H names the headers that are read as text.
+    done = wrapped(*ONE_OBJECT, '-H')
+    assert done.returncode == 0
+    assert 'include/shared.h' not in done.stderr
     header, source = calls(tmp_path)
     assert header[-2:] == ['-o', str(tmp_path / 'precompiled/prefix.part')]
     assert not {'main.cpp', 'main.o', 'main.o.d'} & set(header)
     assert {'main.cpp', str(tmp_path / 'precompiled/prefix.h')} <= set(source)
     for call in header, source:
         assert {'-O2', '-g0'} <= set(call)
-        assert not {'-O3', '-Ofast', '-g', '-ggdb3'} & set(call)
+        assert not {'-Ofast', '-ggdb3'} & set(call)
     assert wrapped('main.o', '-o', 'program').returncode == 0
     assert subprocess.run([tmp_path / 'program']).returncode == 0
-
-
-def test_precompiled_header_is_really_read(wrapped):
-    # -H names the headers that are read as text.
-    done = wrapped(*ONE_OBJECT, '-H')
-    assert done.returncode == 0
-    assert 'include/shared.h' not in done.stderr
 
 
 def test_standard_takes_the_place_of_the_arguments(wrapped, tmp_path):

@@ -1,11 +1,9 @@
 # Copyright (c) mmdet_megdet contributors. All rights reserved.
-"""What mmcv's wheel is built with and where it is kept.
-
-The whole way of a wheel: tests/nightly/packaging/test_mmcv_wheel.py.
-"""
+"""How mmcv's wheel is found or built, tried and kept."""
 
 from __future__ import annotations
 
+import subprocess
 import sys
 from pathlib import Path
 
@@ -22,14 +20,57 @@ def module(monkeypatch):
     return install_mmcv
 
 
-def test_build_that_does_not_work_is_not_cached(module, monkeypatch, tmp_path):
+def test_the_first_wheel_that_works_is_taken(module, monkeypatch, tmp_path):
+    names = ['2.1.0+a', '2.1.0+b', '2.1.0+c', '2.1.00']
+    for name in [*(f'mmcv-{n}' for n in names), 'mmcv_lite-2.1.0']:
+        (tmp_path / f'{name}-py3-none-any.whl').touch()
+    tried = []
+
+    def works(wheel):
+        tried.append(wheel.name.split('-')[1])
+        return tried[-1] == '2.1.0+b'
+
+    monkeypatch.setattr(module, 'install_working', works)
+    assert module.install_from(tmp_path)
+    assert tried == names[:2]
+    assert not module.install_from(tmp_path / 'none')
+
+
+@pytest.mark.parametrize('working', [False, True])
+def test_only_a_build_that_works_is_cached(
+    module, monkeypatch, tmp_path, working
+):
+    def compile_wheel(out, env):
+        out.mkdir()
+        (out / 'mmcv.whl').touch()
+        return out / 'mmcv.whl'
+
     monkeypatch.setattr(module, 'VENV', tmp_path)
-    monkeypatch.setattr(module, 'compile_wheel', lambda out, env: out / 'whl')
-    monkeypatch.setattr(module, 'install_working', lambda wheel: False)
+    monkeypatch.setattr(module, 'compile_wheel', compile_wheel)
+    monkeypatch.setattr(module, 'install_working', lambda wheel: working)
     cache = tmp_path / 'cache'
-    with pytest.raises(SystemExit, match='was built, but does not work'):
+    if working:
         module.build(cache, False, '2.13.0')
-    assert not cache.exists()
+        assert [path.name for path in cache.iterdir()] == ['mmcv.whl']
+    else:
+        with pytest.raises(SystemExit, match='was built, but does not work'):
+            module.build(cache, False, '2.13.0')
+        assert not cache.exists()
+
+
+def test_a_wheel_without_ops_does_not_work(module, monkeypatch, capsys):
+    """What the check of its ops says is told."""
+    ran = []
+
+    def run(command, **_):
+        ran.append(command)
+        said = 'built without its ops (there is no mmcv._ext)'
+        return subprocess.CompletedProcess(command, len(ran) - 1, '', said)
+
+    monkeypatch.setattr(module.subprocess, 'run', run)
+    assert not module.install_working(Path('mmcv.whl'))
+    assert 'mmcv.whl: built without its ops' in capsys.readouterr().out
+    assert ran[1][-1].name == 'check_mmcv.py'
 
 
 @pytest.mark.parametrize(
