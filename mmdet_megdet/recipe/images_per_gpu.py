@@ -25,8 +25,6 @@ def most_images(
     Examples:
         >>> most_images(8, 12, 256, [32])
         8
-        >>> most_images(6, 12, 256, [32]) is None
-        True
     """
     each, rest = divmod(total_batch_size, world_size)
     if rest:

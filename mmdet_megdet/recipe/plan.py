@@ -129,12 +129,7 @@ class PlanError(ConfigError):
         )
 
     def remedy(self, total_option: str) -> str:
-        """Return the options with which it would run.
-
-        Args:
-            total_option (str): How the user sets the total batch size, with
-                ``{}`` for the number.
-        """
+        """Return the options with which it would run, ``{}`` in this one."""
         options = dict(
             images_per_gpu='--images-per-gpu {}',
             bn_size='--bn-size {}',
@@ -239,11 +234,7 @@ def _changed(asked: Split, split: Split) -> list[str]:
 
 
 def _cost(asked: Split, split: Split) -> tuple:
-    """Return what comes first, as a key to sort by.
-
-    The fewest changes, then those that keep the total batch, which a recipe
-    is made for, then those by the smallest factors.
-    """
+    """Return a key: fewest changes, total batch kept, smallest factors."""
     names = _changed(asked, split)
     distance = sum(
         abs(log2(getattr(split, name) / getattr(asked, name)))

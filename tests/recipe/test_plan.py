@@ -16,8 +16,6 @@ from mmdet_megdet.errors import ConfigError
 from mmdet_megdet.recipe import (
     BatchPlan,
     PlanError,
-    group_ranks,
-    nearest_bn_sizes,
 )
 
 AT_ONCE = '{} GPU(s) x {} image(s) per GPU = {} at once '
@@ -115,20 +113,6 @@ def assert_multiplies_out(plan):
     in_group = plan.ranks_per_bn_group * plan.images_per_gpu
     assert in_group == plan.images_per_bn_group
     assert in_group == (at_once if plan.bn_size is None else plan.bn_size)
-
-
-@given(st.integers(1, 300), st.integers(1, 16), st.integers(1, 64))
-def test_nearest_bn_sizes_have_nothing_between(bn_size, images, world_size):
-    possible = [
-        size
-        for size in range(1, images * world_size + 1)
-        if group_ranks(size, images, world_size) is not None
-    ]
-    below = [size for size in possible if size < bn_size]
-    above = [size for size in possible if size > bn_size]
-    assert nearest_bn_sizes(bn_size, images, world_size) == (
-        below[-1:] + above[:1]
-    )
 
 
 @pytest.mark.parametrize(

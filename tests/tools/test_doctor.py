@@ -32,6 +32,7 @@ def test_a_healthy_machine(tmp_path, monkeypatch, capsys):
     assert good['BatchNorm'] == ['28 layers synchronise']
     assert '24 of 24 images' in good['annotations (train)'][0]
     assert good['images (train)'][0].startswith('24 of 24 read')
+    assert good['num_classes'] == ['5, as the data set has']
     assert 'images are used' in good['annotations (val, test)'][0]
     assert 'images at once: 8, accumulation: 1' in good['batch plan'][0]
     assert 'epoch: 3 updates' in good['batch plan'][0]

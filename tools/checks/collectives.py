@@ -67,9 +67,8 @@ def told(
 def check_sums(meeting: Meeting, group: Group) -> Iterator[Finding]:
     """Hold sums of whole numbers against their closed form; a collective.
 
-    Rank r contributes ``(r + 1) * (1 + i % 7)`` at place i, so the sum is
-    ``sum(r + 1) * (1 + i % 7)``: exact in every dtype used, up to 1,500
-    ranks in float32.
+    Rank r contributes ``(r + 1) * (1 + i % 7)`` at place i: the sum is exact
+    in every dtype used, up to 1,500 ranks in float32.
     """
     faults = []
     factor = sum(rank + 1 for rank in group.ranks)

@@ -53,11 +53,7 @@ class Meeting(NamedTuple):
 
 
 def meet(launcher: str, timeout: float) -> Meeting:
-    """Join the run: NCCL on GPUs, gloo on CPUs, with this timeout.
-
-    Raises:
-        LaunchError: On every rank that is there, if one is not, by number.
-    """
+    """Join the run: NCCL on GPUs, gloo on CPUs, with this timeout."""
     world_size = export_rank(launcher)
     rank = int(os.environ['RANK'])
     patience = timedelta(seconds=timeout)
@@ -83,10 +79,7 @@ def meet(launcher: str, timeout: float) -> Meeting:
 
 
 def join_store(rank: int, patience: timedelta) -> dist.Store:
-    """Return torchrun's store, or rank 0's; without waiting for all ranks.
-
-    That wait could not say which of them are missing.
-    """
+    """Return torchrun's store, or rank 0's, before all ranks have joined."""
     host, port = os.environ['MASTER_ADDR'], os.environ['MASTER_PORT']
     by_torchrun = os.environ.get('TORCHELASTIC_USE_AGENT_STORE') == 'True'
     store = dist.TCPStore(

@@ -1,9 +1,8 @@
 # Copyright (c) mmdet_megdet contributors. All rights reserved.
 """Set the repository up in ``.venv``: pinned packages, torch, mmcv, itself.
 
-Standard library only: it runs before anything is installed. A set-up that was
-completed for the same files, Python and torch returns at once. An interrupted
-one is run again from its start, where pip skips what is there.
+Standard library only: it runs before anything is installed. What is complete
+for the same files, Python and torch returns at once; pip skips what is there.
 """
 
 from __future__ import annotations
