@@ -119,8 +119,9 @@ def check_group(
     report: Report, meeting: ranks.Meeting, watch: RankWatch, size: int
 ) -> None:
     """Check all-reduce and the layer in the groups of so many ranks."""
-    everyone = size == len(meeting.hosts)
-    name = 'all ranks' if everyone else f'BN groups of {size} ranks'
+    name = f'BN groups of {size} ranks'
+    if size == len(meeting.hosts):
+        name = 'all ranks'
     first = meeting.rank // size * size
     report.section(f'Collectives, {name}')
     watch.at(f'making {name}')

@@ -129,7 +129,7 @@ class PlanError(ConfigError):
         )
 
     def remedy(self, total_option: str) -> str:
-        """Return the options with which it would run, ``{}`` in this one."""
+        """Return the options that would run; ``{}`` stands for a number."""
         options = dict(
             images_per_gpu='--images-per-gpu {}',
             bn_size='--bn-size {}',

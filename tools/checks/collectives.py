@@ -24,12 +24,10 @@ _SMALL = (1 << 10, 1 << 13, 1 << 15)
 _LARGE = dict(cpu=16 << 20, cuda=64 << 20)
 # BatchNorm's vector of 2048 channels, and DDP's buckets meanwhile.
 _BN_NUMBERS = 2 * 2048 + 1
-_BUCKETS = 8
-_SMALL_PER_BUCKET = 4
+_BUCKETS, _SMALL_PER_BUCKET = 8, 4
 # Of a fixed product of matrices: enough to time, little to wait for.
 _MATRIX = dict(cpu=384, cuda=4096)
-_ROUNDS = 10
-_SLOW = 1.5
+_ROUNDS, _SLOW = 10, 1.5
 
 
 class Group(NamedTuple):

@@ -47,12 +47,7 @@ def broken(check: str, error: BaseException) -> Finding:
 
 
 class Report:
-    """Collects findings and shows each as soon as it is there.
-
-    Args:
-        silent (bool): Show nothing, as on every rank but one. Defaults to
-            False.
-    """
+    """Collects findings and shows them as they come, unless it is silent."""
 
     def __init__(self, silent: bool = False) -> None:
         self.findings: list[Finding] = []

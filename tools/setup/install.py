@@ -120,7 +120,4 @@ def main() -> None:
 
 
 if __name__ == '__main__':
-    try:
-        main()
-    except KeyboardInterrupt:
-        sys.exit('set-up: interrupted; run it again to continue')
+    main()

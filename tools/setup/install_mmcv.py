@@ -74,7 +74,7 @@ def find_compiler(env: Mapping[str, str] = os.environ) -> str:
 def build_environment(
     compiler: str, folder: Path, cuda: bool, torch: str
 ) -> dict[str, str]:
-    """Return mmcv's ``setup.py``'s, with the compiler wrapper in a folder."""
+    """Return the environment to build in, by the compiler wrapper."""
     launcher = folder / 'cxx'
     # torch asks its compiler for one word; the wrapper has two.
     wrapper = str(SETUP / 'cxx_precompiled.py')
