@@ -52,7 +52,7 @@ if os.environ.get('RANK') == '1':
 
 
 def doctor(*arguments, cold=False, **settings):
-    """Exit status, and what was said on standard output and error."""
+    """Standard output and error, and the exit status."""
     done = start(
         *(SCRIPT, *arguments),
         env=environment(**settings),
