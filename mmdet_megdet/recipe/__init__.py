@@ -9,7 +9,6 @@ from .images_per_gpu import (
     plan_with_fewer_images,
 )
 from .plan import (
-    LINEAR_RULE,
     BatchPlan,
     PlanError,
     check_bn_size,
@@ -20,7 +19,6 @@ from .plan import (
 from .table import format_table, plan_rows
 
 __all__ = [
-    'LINEAR_RULE',
     'BatchPlan',
     'MachinesError',
     'PlanError',

@@ -3,7 +3,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import groupby
 
 from ..errors import ConfigError
 from .plan import BatchPlan, PlanError, divisors, group_ranks
@@ -17,23 +18,13 @@ def most_images(
 ) -> int | None:
     """Find the most images per GPU of which a total batch can be made.
 
-    Args:
-        world_size (int): Number of GPUs, one rank each.
-        at_most (int): Images that fit a GPU.
-        total_batch_size (int): Images of an optimizer update.
-        bn_sizes (Sequence): Images over which BatchNorm takes its
-            statistics, where layers differ several; None stands for those of
-            all ranks. Defaults to that alone.
-
     Returns:
         int, optional: A number with which a :class:`BatchPlan` can be made
-        for each BN size; None where there is none.
+        for each BN size (layers may differ); None where there is none.
 
     Examples:
         >>> most_images(8, 12, 256, [32])
         8
-        >>> most_images(6, 12, 256, [32]) is None
-        True
     """
     each, rest = divmod(total_batch_size, world_size)
     if rest:
@@ -43,8 +34,7 @@ def most_images(
             images
             for images in divisors(each)
             if images <= at_most
-            and None
-            not in [group_ranks(s, images, world_size) for s in bn_sizes]
+            and all(group_ranks(s, images, world_size) for s in bn_sizes)
         ),
         default=None,
     )
@@ -53,22 +43,12 @@ def most_images(
 def plan_with_fewer_images(plan: BatchPlan) -> BatchPlan | None:
     """Return the plan that needs less memory and changes training least.
 
-    The total batch stays. So does the BN size where that can be; where it
-    cannot, because fewer images at once do not hold it, it is the largest
-    that is left.
-
-    Args:
-        plan (BatchPlan): The plan that does not fit.
+    The total batch stays. So does the BN size where that can be; where fewer
+    images at once do not hold it, it is the largest that is left.
 
     Returns:
-        BatchPlan, optional: With the most images per GPU below the plan's
-        that divide, those which keep the BN size first; None where it is one
-        image already.
-
-    Examples:
-        >>> plan_with_fewer_images(BatchPlan(8, 4, 256, bn_size=16))
-        BatchPlan(world_size=8, images_per_gpu=2, total_batch_size=256, \
-bn_size=16)
+        BatchPlan, optional: With the most images per GPU below the plan's;
+        None where it is one image already.
     """
     world_size, total = plan.world_size, plan.total_batch_size
     for bn_size in (plan.bn_size, None):
@@ -94,84 +74,61 @@ def images_by_machines(
 ) -> dict[int, int]:
     """Find the images per GPU for each number of machines of a job.
 
-    Args:
-        machines (range): The numbers.
-        gpus (int): GPUs of each machine.
-        images (int): Images that each GPU takes at once.
-        total_batch_size (int): Images of an optimizer update.
-        bn_sizes (Sequence): As :func:`most_images` takes them.
-        fewer (bool): Whether a GPU takes the most below ``images`` that
-            divide where ``images`` do not. Defaults to False.
-
-    Returns:
-        dict[int, int]: Images per GPU by number of machines.
+    Each machine has ``gpus`` of them, and each GPU takes ``images``; with
+    ``fewer``, the most below that divide where those do not.
 
     Raises:
-        MachinesError: If there are numbers without. It names all of them,
-            why, and what would run.
-
-    Examples:
-        >>> images_by_machines(range(1, 3), 8, 12, 256, [32], fewer=True)
-        {1: 8, 2: 8}
+        MachinesError: If there are numbers without: all of them, why, and
+            what would run.
     """
     most = {
         number: most_images(number * gpus, images, total_batch_size, bn_sizes)
         for number in machines
     }
-    found, problems = {}, {}
+    found, problems = {}, []
     for number in machines:
         chosen = (fewer and most[number]) or images
         try:
             for bn_size in bn_sizes:
                 BatchPlan(number * gpus, chosen, total_batch_size, bn_size)
         except PlanError as error:
-            problems[number] = '; and '.join(error.problems)
+            why = '; and '.join(error.problems)
+            problems.append(f'{number} machine(s): {why}')
         else:
             found[number] = chosen
     if not problems:
         return found
-    ways = [f'NNODES={first}:{last}' for first, last in _runs(found)]
+    ways = [*_ranges(found), 'see tools/plan.py']
     if not fewer and all(most.values()):
         ways.insert(
             0,
             f'--max-images-per-gpu {images} (in the place of '
             '--images-per-gpu), which takes fewer where so many do not divide',
         )
-    names = '; '.join(f'{n} machine(s): {why}' for n, why in problems.items())
     raise MachinesError(
         f'NNODES={machines[0]}:{machines[-1]} with {gpus} GPU(s) each would '
-        f'have numbers of machines that cannot run: {names}. Nothing is '
-        'rounded. What would run: '
-        f'{"; or ".join([*ways, "see tools/plan.py"])}.'
+        f'have numbers of machines that cannot run: {"; ".join(problems)}. '
+        f'Nothing is rounded. What would run: {"; or ".join(ways)}.'
     )
 
 
-def _runs(numbers: Iterable[int]) -> list[list[int]]:
-    """First and last of consecutive numbers."""
-    runs: list[list[int]] = []
-    for number in numbers:
-        if runs and runs[-1][1] == number - 1:
-            runs[-1][1] = number
-        else:
-            runs.append([number, number])
-    return runs
+def _ranges(numbers: Iterable[int]) -> Iterator[str]:
+    """Yield an ``NNODES`` for each run of consecutive numbers."""
+    for _, run in groupby(enumerate(numbers), lambda pair: pair[1] - pair[0]):
+        these = [number for _, number in run]
+        yield f'NNODES={these[0]}:{these[-1]}'
 
 
 def aspect_ratio_note(images_on_rank: int, images_per_gpu: int) -> str | None:
-    """Say where mmdet's stock batches would differ in number by rank.
+    """Say where mmdet's batches by orientation would differ by rank.
 
-    ``AspectRatioBatchSampler(drop_last=True)`` (mmdet 3.3.0) joins what
-    remains of portraits and of landscapes, and drops it also where that is a
-    full batch. A rank has such a remainder only if its images are a whole
-    number of batches, and not every rank has it then.
-
-    Args:
-        images_on_rank (int): Images of each rank in an epoch.
-        images_per_gpu (int): Images that each rank sees at once.
+    ``AspectRatioBatchSampler(drop_last=True)`` (mmdet 3.3.0) drops what
+    remains of portraits and landscapes together also where that is a full
+    batch: on some ranks, if each has a whole number of batches.
 
     Returns:
-        str, optional: The note, with a remedy, which holds where there are
-        portraits and landscapes; None where nothing is wrong.
+        str, optional: What is wrong where there are both, and its remedy;
+        None where nothing is.
     """
     # A batch of one is full at once, and leaves no remainder.
     if images_per_gpu == 1 or images_on_rank % images_per_gpu:
@@ -180,10 +137,8 @@ def aspect_ratio_note(images_on_rank: int, images_per_gpu: int) -> str | None:
         f'each rank has {images_on_rank} images an epoch, a whole number of '
         f'batches of {images_per_gpu}. AspectRatioBatchSampler('
         'drop_last=True) then leaves out one full batch on those ranks where '
-        'portraits and landscapes fill it only together: ranks would make '
-        'different numbers of iterations, and their collectives would not '
-        "meet. Set train_cfg.type='UpdateTrainLoop' and "
-        "train_dataloader.batch_sampler=dict(type='UpdateBatchSampler'), or "
-        'change the images per GPU or their number. (Images of one '
-        'orientation alone are no problem.)'
+        'portraits and landscapes fill it only together, and the collectives '
+        "of the ranks would not meet. Set train_cfg.type='UpdateTrainLoop' "
+        "and train_dataloader.batch_sampler=dict(type='UpdateBatchSampler'), "
+        'or change the images per GPU or their number.'
     )

@@ -10,15 +10,8 @@ from .plan import BatchPlan
 
 
 def plan_rows(plan: BatchPlan, images: int | None = None) -> dict[str, str]:
-    """Return what a table says of a plan.
-
-    Args:
-        plan (BatchPlan): The plan.
-        images (int, optional): Images of the data set.
-
-    Returns:
-        dict[str, str]: Texts by the names of their rows.
-    """
+    """Return what a table says of a plan, for a data set of these images."""
+    ranks = plan.ranks_per_bn_group
     rows = {
         'GPUs': str(plan.world_size),
         'images per GPU': str(plan.images_per_gpu),
@@ -26,7 +19,9 @@ def plan_rows(plan: BatchPlan, images: int | None = None) -> dict[str, str]:
         'accumulation': count(plan.accumulation, 'micro-step'),
         'total batch': f'{plan.total_batch_size} images',
         'BN statistics': f'{plan.images_per_bn_group} images',
-        'BN groups': _groups(plan),
+        'BN groups': 'BN is local'
+        if ranks == 1
+        else f'{plan.world_size // ranks} x {ranks} GPUs',
     }
     if images is not None:
         updates, rest = divmod(images, plan.total_batch_size)
@@ -34,23 +29,8 @@ def plan_rows(plan: BatchPlan, images: int | None = None) -> dict[str, str]:
     return rows
 
 
-def _groups(plan: BatchPlan) -> str:
-    ranks = plan.ranks_per_bn_group
-    if ranks == 1:
-        return 'BN is local'
-    return f'{plan.world_size // ranks} x {ranks} GPUs'
-
-
 def format_table(columns: Sequence[Mapping[str, str]]) -> str:
-    """Align columns of texts under each other.
-
-    Args:
-        columns (Sequence[Mapping[str, str]]): Texts by row name; all have
-            the same rows.
-
-    Returns:
-        str: One line for each row.
-    """
+    """Align columns, which have the same rows, under each other."""
     names = list(columns[0])
     cells = [names, *([column[name] for name in names] for column in columns)]
     widths = [max(map(len, texts)) for texts in cells]

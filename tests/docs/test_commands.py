@@ -46,7 +46,7 @@ ELSEWHERE = {
     # The set-up behind these three is tested step by step, and as a whole by
     # CI's `make test` on a clean checkout.
     r'source \.venv/bin/activate': (
-        'tools/test_setup_install.py::test_second_run_does_nothing'
+        'tools/test_setup_install.py::test_what_is_done_again'
     ),
     r'make (demo|setup|test)': 'tools/test_demo.py::test_what_make_runs',
     r'make setup TORCH=\S+': (
@@ -55,16 +55,16 @@ ELSEWHERE = {
     ),
     r'python -m build': f'{PACKAGING}::test_sdist_holds_the_project',
     r'pip install (\.|dist/\S+)': (
-        f'{PACKAGING}::test_installed_wheel_is_the_one_that_runs'
+        f'{PACKAGING}::test_installed_wheel_trains_one_iteration'
     ),
     r'pip install -e \.': (
         f'{PACKAGING}::test_editable_installation_shows_a_config_as_it_is_now'
     ),
     r'python tools/setup/check_mmcv\.py': (
-        'tools/test_setup_mmcv.py::test_installed_mmcv_works'
+        'tools/test_doctor.py::test_a_healthy_machine'
     ),
     r'python -c "import mmdet_megdet; .*"': (
-        f'{PACKAGING}::test_installed_wheel_is_the_one_that_runs'
+        f'{PACKAGING}::test_installed_wheel_trains_one_iteration'
     ),
     r'mim=\$\(python -c .*\)/\.mim': (
         f'{PACKAGING}::test_installed_wheel_trains_one_iteration'

@@ -8,7 +8,6 @@ from torch.utils.data import DataLoader
 
 from mmdet_megdet.recipe import (
     BatchPlan,
-    MachinesError,
     aspect_ratio_note,
     images_by_machines,
     most_images,
@@ -38,7 +37,6 @@ def test_most_images(world_size, at_most, total, bn_size):
         (BatchPlan(8, 4, 256, 32), 2, None),
         # Four divide the total batch, but not the BN size among the ranks.
         (BatchPlan(4, 6, 96, 6), 3, 6),
-        (BatchPlan(1, 5, 20, None), 4, None),
         # Local BN becomes that of two ranks.
         (BatchPlan(8, 2, 16, 2), 1, 2),
     ],
@@ -51,53 +49,13 @@ def test_a_plan_with_fewer_images(plan, images, bn_size):
     assert plan_with_fewer_images(BatchPlan(8, 1, 256, 8)) is None
 
 
-@pytest.mark.parametrize(
-    ('machines', 'options', 'images'),
-    [
-        (range(1, 3), (8, 4, 256, [32]), {1: 4, 2: 4}),
-        (range(4, 5), (8, 2, 256, [32, 16]), {4: 2}),
-        # 8 do not divide 32 images over 8 GPUs, 4 do.
-        (range(1, 3), (4, 8, 32, [4], True), {1: 4, 2: 4}),
-        # One of the sizes asks for fewer than the other.
-        (range(1, 2), (8, 16, 256, [16, 8], True), {1: 8}),
-    ],
-)
-def test_images_by_machines(machines, options, images):
-    assert images_by_machines(machines, *options) == images
-
-
-@pytest.mark.parametrize(
-    ('options', 'messages'),
-    [
-        (
-            (range(1, 5), 8, 4, 256, [32]),
-            [
-                'NNODES=1:4 with 8 GPU(s) each',
-                '3 machine(s): 24 GPU(s) x 4 image(s) per GPU = 96 at once '
-                'do not divide a total batch of 256',
-                'What would run: NNODES=1:2; or NNODES=4:4; or see '
-                'tools/plan.py.',
-            ],
-        ),
-        (
-            (range(1, 3), 4, 8, 32, [16]),
-            [
-                'What would run: --max-images-per-gpu 8 (in the place of '
-                '--images-per-gpu), which takes fewer where so many do not '
-                'divide; or NNODES=1:1; or',
-            ],
-        ),
-        (
-            (range(1, 2), 2, 8, 32, [32], True),
-            ['What would run: see tools/plan.py.'],
-        ),
-    ],
-)
-def test_all_machines_that_cannot_run_are_named(options, messages):
-    with pytest.raises(MachinesError) as error:
-        images_by_machines(*options)
-    for message in messages:
-        assert message in str(error.value)
+def test_images_by_machines():
+    # 8 do not divide 32 images over 8 GPUs, 4 do.
+    machines, options = range(1, 3), (4, 8, 32, [4], True)
+    assert images_by_machines(machines, *options) == {1: 4, 2: 4}
+    # One of the sizes asks for fewer than the other.
+    options = (8, 16, 256, [16, 8], True)
+    assert images_by_machines(range(1, 2), *options) == {1: 8}
 
 
 class Images(list):
@@ -123,19 +81,6 @@ def batches_by_rank(monkeypatch, dataset_size, world_size, images):
     return made
 
 
-@pytest.mark.parametrize(
-    ('dataset_size', 'world_size', 'images'),
-    [(50, 3, 4), (7, 3, 4), (97, 4, 2), (6, 3, 1)],
-)
-def test_no_note_where_ranks_make_the_same(
-    monkeypatch, dataset_size, world_size, images
-):
-    each = -(-dataset_size // world_size)
-    assert aspect_ratio_note(each, images) is None
-    made = batches_by_rank(monkeypatch, dataset_size, world_size, images)
-    assert made == [[images] * (each // images)] * world_size
-
-
 def test_the_note_where_ranks_make_different_numbers_of_batches(monkeypatch):
     """48 images on 3 ranks: 16 each, four batches, or three."""
     made = batches_by_rank(monkeypatch, 48, 3, 4)
@@ -143,3 +88,7 @@ def test_the_note_where_ranks_make_different_numbers_of_batches(monkeypatch):
         'mmdet keeps the full batch now: aspect_ratio_note is not needed'
     )
     assert 'each rank has 16 images an epoch' in aspect_ratio_note(16, 4)
+    for each, images in ((17, 4), (25, 2), (2, 1)):
+        assert aspect_ratio_note(each, images) is None
+        made = batches_by_rank(monkeypatch, each * 3, 3, images)
+        assert len({len(batches) for batches in made}) == 1

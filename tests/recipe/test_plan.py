@@ -16,8 +16,6 @@ from mmdet_megdet.errors import ConfigError
 from mmdet_megdet.recipe import (
     BatchPlan,
     PlanError,
-    group_ranks,
-    nearest_bn_sizes,
 )
 
 AT_ONCE = '{} GPU(s) x {} image(s) per GPU = {} at once '
@@ -52,18 +50,6 @@ REFUSED = {
 POSITIVE = st.integers(1, 40)
 
 
-@pytest.mark.parametrize(
-    ('gpus', 'images', 'accumulation', 'ranks'),
-    [(1, 32, 8, 1), (4, 8, 8, 4), (8, 4, 8, 8), (8, 8, 4, 4), (128, 2, 1, 16)],
-)
-def test_what_runs(gpus, images, accumulation, ranks):
-    plan = BatchPlan(gpus, images, total_batch_size=256, bn_size=32)
-    assert plan.accumulation == accumulation
-    assert plan.ranks_per_bn_group == ranks
-    assert plan.images_per_bn_group == 32
-    assert plan.iterations(updates=1000) == 1000 * accumulation
-
-
 @pytest.mark.parametrize(('gpus', 'images'), REFUSED)
 def test_what_is_refused_and_what_would_run(gpus, images):
     with pytest.raises(PlanError) as refusal:
@@ -77,35 +63,6 @@ def test_what_is_refused_and_what_would_run(gpus, images):
     )
     # From rank to rank.
     assert str(pickle.loads(pickle.dumps(refusal.value))) == str(refusal.value)
-
-
-@pytest.mark.parametrize(
-    ('asked', 'problem'),
-    [
-        (
-            (6, 8, 256, 32),
-            '6 GPU(s) with 8 image(s) each cannot give a BN size of 32: they '
-            'do not split into groups of 4 GPUs',
-        ),
-        (
-            (8, 4, 256, 30),
-            '4 image(s) per GPU cannot give a BN size of 30, which is no '
-            'whole number of GPUs',
-        ),
-    ],
-)
-def test_bn_sizes_that_cannot_be_had(asked, problem):
-    with pytest.raises(PlanError) as refusal:
-        BatchPlan(*asked)
-    # Behind what is wrong with the total batch.
-    assert refusal.value.problems[-1] == problem
-
-
-def test_the_option_for_the_total_batch_is_the_callers():
-    with pytest.raises(PlanError) as refusal:
-        BatchPlan(128, 4)
-    text = refusal.value.explain('total_batch_size={}')
-    assert text.endswith('or total_batch_size=512.')
 
 
 @given(
@@ -158,34 +115,19 @@ def assert_multiplies_out(plan):
     assert in_group == (at_once if plan.bn_size is None else plan.bn_size)
 
 
-@given(st.integers(1, 300), st.integers(1, 16), st.integers(1, 64))
-def test_nearest_bn_sizes_have_nothing_between(bn_size, images, world_size):
-    possible = [
-        size
-        for size in range(1, images * world_size + 1)
-        if group_ranks(size, images, world_size) is not None
-    ]
-    below = [size for size in possible if size < bn_size]
-    above = [size for size in possible if size > bn_size]
-    assert nearest_bn_sizes(bn_size, images, world_size) == (
-        below[-1:] + above[:1]
-    )
-
-
-@pytest.mark.parametrize('value', [0, -1, 2.0, '4', True])
 @pytest.mark.parametrize(
-    'name', ['world_size', 'images_per_gpu', 'total_batch_size', 'bn_size']
+    ('name', 'value'),
+    [
+        ('world_size', 0),
+        ('images_per_gpu', 2.0),
+        ('total_batch_size', '4'),
+        ('bn_size', True),
+    ],
 )
 def test_a_number_that_is_none(name, value):
     numbers = dict(world_size=8, images_per_gpu=4)
     with pytest.raises(ConfigError, match=f'{name}={value!r} must be'):
         BatchPlan(**numbers | {name: value})
-
-
-def test_linear_rule():
-    # 0.02 x 256 / 16: 5.12 is rounded once, and dividing by 16 is exact.
-    assert BatchPlan(8, 4).learning_rate(0.02, 16) == 0.32
-    assert BatchPlan(1, 8, 8).learning_rate(0.02, 16) == 0.01
 
 
 def test_the_standard_library_is_enough(root):

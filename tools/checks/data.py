@@ -9,9 +9,8 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
-from mmdet_megdet.annotations import Judged, Judgement, Verdict
+from mmdet_megdet.annotations import Judged, Judgement
 from mmdet_megdet.faults.data import (
-    Mode,
     is_cut_off,
     is_refused,
     mode_of,
@@ -24,7 +23,7 @@ from mmdet_megdet.runtime.image_size import (
 )
 from mmdet_megdet.text import some
 
-from .report import Finding, failure, passed, reason, warning
+from .report import FAIL, WARN, Finding, failure, passed, reason, warning
 
 # Reading headers waits for the disk, not for the processor.
 _THREADS = 8
@@ -45,28 +44,19 @@ _REMEDIES = {
 
 
 def check_annotations(cfg: Any, judgement: Judgement) -> Iterator[Finding]:
-    """Say what is to be said of a config's annotation files.
-
-    Args:
-        cfg (Config): The config.
-        judgement (Judgement): As :func:`judge` gives it.
-    """
+    """Return verdicts as lines: FAIL if training does not start with it."""
     mode = mode_of(cfg)
     for verdict in judgement.verdicts:
-        yield _finding(verdict, mode)
-
-
-def _finding(verdict: Verdict, mode: Mode) -> Finding:
-    """Return a verdict as a line: FAIL if training does not start with it."""
-    check = f'{verdict.check} ({", ".join(verdict.roles)})'
-    if verdict.level == 'sound':
-        return passed(check, verdict.text)
-    if not is_refused(verdict, mode):
-        return warning(check, verdict.text, verdict.remedy)
-    if verdict.roles == ('test',):
-        text = f'{verdict.text} tools/test.py refuses it.'
-        return warning(check, text, verdict.remedy)
-    return failure(check, verdict.text, verdict.remedy)
+        check = f'{verdict.check} ({", ".join(verdict.roles)})'
+        text, remedy = verdict.text, verdict.remedy
+        if verdict.level == 'sound':
+            yield passed(check, text)
+        elif not is_refused(verdict, mode):
+            yield warning(check, text, remedy)
+        elif verdict.roles == ('test',):
+            yield warning(check, f'{text} tools/test.py refuses it.', remedy)
+        else:
+            yield failure(check, text, remedy)
 
 
 def classes(judgement: Judgement) -> tuple[str, ...]:
@@ -81,15 +71,7 @@ def classes(judgement: Judgement) -> tuple[str, ...]:
 def check_images(
     judgement: Judgement, most: int | None, decode: bool
 ) -> Iterator[Finding]:
-    """Read the images of all data sets, each file once.
-
-    Args:
-        judgement (Judgement): What the annotation files say.
-        most (int, optional): How many images of each data set to read,
-            spread evenly. None: all.
-        decode (bool): Whether to decode them wholly instead of reading
-            their headers.
-    """
+    """Read the images of all data sets, at most so many, each file once."""
     found: dict[tuple, list[Judged]] = {}
     for one in judgement.data_sets:
         key = one.use.path, one.use.folder, one.use.reader, len(one.ids)
@@ -98,8 +80,9 @@ def check_images(
         roles = list(dict.fromkeys(one.use.role for one in same))
         check = f'images ({", ".join(roles)})'
         for finding in _check_images_of(check, same[0], most, decode):
-            if roles == ['test'] and finding.level == 'FAIL':
-                finding = finding._replace(level='WARN')
+            # Training does not need the images of a test.
+            if roles == ['test'] and finding.level == FAIL:
+                finding = finding._replace(level=WARN)
             yield finding
 
 
@@ -115,9 +98,8 @@ def _check_images_of(
         yield failure(
             check,
             f'there is no folder {folder}',
-            "Set the data set's place: the environment variable that the "
-            'config names ({{$NAME:default}} in it), data_root or '
-            'data_prefix.',
+            "Set the data set's place: data_root, data_prefix, or the "
+            'environment variable that the config names.',
         )
         return
     if data_set.use.reader is None:

@@ -28,42 +28,30 @@ _TOTAL_OPTION = '--cfg-options default_hooks.total_batch.total_batch_size={}'
 def check_plan(
     cfg: Any, model: nn.Module, gpus: int, epoch: Epoch | None
 ) -> Iterator[Finding]:
-    """Say what the optimizer and BatchNorm would see.
-
-    Args:
-        cfg (Config): The config.
-        model (nn.Module): Its model.
-        gpus (int): Ranks of the run.
-        epoch (Epoch, optional): Images of an epoch, where that is known.
-    """
-    loader = cfg.get('train_dataloader') or {}
-    batch = loader.get('batch_size')
-    if batch is None:
-        yield warning(
-            CHECK,
-            'not checked: train_dataloader has no batch_size',
-            'tools/plan.py tells it from numbers.',
-        )
+    """Say what the optimizer and BatchNorm would see on these GPUs."""
+    loader, loop = cfg.get('train_dataloader'), cfg.get('train_cfg') or {}
+    if not loader:
         return
-    if not (cfg.get('train_cfg') or {}).get('max_epochs'):
-        epoch = None
+    if not gpus:
+        text = 'not checked: this machine has no GPU'
+        yield warning(CHECK, text, 'Give the GPUs of the run: --gpus N.')
+        return
+    batch = loader.get('batch_size') or 1
     for size in dict.fromkeys(bn_sizes(model, bn_size_of(cfg)) or [None]):
         total = _total_batch(cfg, gpus, batch)
         try:
             plan = BatchPlan(gpus, batch, total, size)
         except PlanError as error:
-            yield failure(
-                CHECK,
-                '; '.join(error.problems),
-                error.explain(_TOTAL_OPTION).split('. ', 1)[1],
-            )
+            text, remedy = '; '.join(error.problems), error.remedy
+            yield failure(CHECK, text, remedy(_TOTAL_OPTION))
             continue
-        if epoch is None:
-            yield passed(CHECK, _listed(plan_rows(plan)))
-        elif cfg.train_cfg.get('type') == 'UpdateTrainLoop':
-            yield from _by_update(cfg, plan, epoch)
+        if epoch is None or not loop.get('max_epochs'):
+            yield _listed(plan_rows(plan))
+        elif loop.get('type') == 'UpdateTrainLoop':
+            yield _listed(plan_rows(plan, epoch.images))
+            yield from _check_update_epoch(loader, plan, epoch)
         else:
-            yield from _by_batch(cfg, plan, epoch)
+            yield from _check_stock_epoch(loader, plan, epoch)
 
 
 def _total_batch(cfg: Any, gpus: int, batch: int) -> int:
@@ -75,76 +63,56 @@ def _total_batch(cfg: Any, gpus: int, batch: int) -> int:
     return gpus * batch * wrapper.get('accumulative_counts', 1)
 
 
-def _by_update(cfg: Any, plan: BatchPlan, epoch: Epoch) -> Iterator[Finding]:
-    """Check an epoch of UpdateTrainLoop."""
-    batches = cfg.train_dataloader.get('num_batch_per_epoch')
-    if batches is not None:
+def _check_update_epoch(
+    loader: dict, plan: BatchPlan, epoch: Epoch
+) -> Iterator[Finding]:
+    if loader.get('num_batch_per_epoch') is not None:
         yield failure(
             CHECK,
-            f'train_dataloader.num_batch_per_epoch={batches} counts batches, '
-            'which differ by hardware, and UpdateBatchSampler refuses it',
-            'Leave it out, and set train_dataloader.dataset.indices to a '
-            'number of images.',
+            'train_dataloader.num_batch_per_epoch counts batches, which '
+            'differ by hardware: UpdateBatchSampler refuses it',
+            'Set train_dataloader.dataset.indices to a number of images.',
         )
     elif epoch.images < plan.total_batch_size:
         yield _too_few(epoch.images, plan.total_batch_size, 'an update')
-    yield passed(CHECK, _listed(plan_rows(plan, epoch.images)))
 
 
-def _by_batch(cfg: Any, plan: BatchPlan, epoch: Epoch) -> Iterator[Finding]:
-    """Check an epoch of a stock loop, which counts micro-batches."""
-    loader, batch = cfg.train_dataloader, plan.images_per_gpu
+def _check_stock_epoch(
+    loader: dict, plan: BatchPlan, epoch: Epoch
+) -> Iterator[Finding]:
+    """Check an epoch of a loop that counts micro-batches."""
+    batch, images = plan.images_per_gpu, epoch.images
+    batches = loader.get('num_batch_per_epoch')
+    if batches is not None:
+        images = batches * plan.images_at_once
     sampler = loader.get('batch_sampler') or {}
     drop_last = sampler.get('drop_last', loader.get('drop_last', False))
-    images, batches = epoch.images, loader.get('num_batch_per_epoch')
-    if batches is not None:
-        # MMEngine cuts a data set without looking whether it is that long.
-        images = batches * plan.images_at_once
-        if images > epoch.images:
-            yield failure(
-                CHECK,
-                f'num_batch_per_epoch takes {images} images, and the data set '
-                f'has {epoch.images}',
-                'Set train_dataloader.num_batch_per_epoch to at most '
-                f'{epoch.images // plan.images_at_once}, or leave it out.',
-            )
     # DefaultSampler repeats images until all ranks have as many.
-    each, needed = -(-images // plan.world_size), 1
-    if drop_last:
-        needed += (batch - 1) * plan.world_size
-    if min(images, epoch.images) < needed:
-        what = f'a batch of {batch} on each GPU'
-        yield _too_few(min(images, epoch.images), needed, what)
+    each = -(-images // plan.world_size)
     number = each // batch if drop_last else -(-each // batch)
-    rows = plan_rows(plan) | {'epoch': f'{number} micro-batches'}
-    yield passed(CHECK, _listed(rows))
-    if not drop_last and each % batch:
-        yield warning(
-            CHECK,
-            f'the last batch of an epoch holds {each % batch} image(s) '
-            f'instead of {batch} on each GPU (drop_last=True of the batch '
-            'sampler leaves it out)',
-            'docs/recipe.md says more.',
-        )
-    if (
-        plan.world_size > 1
-        and epoch.mixed
-        and sampler.get('type') == 'AspectRatioBatchSampler'
-        and sampler.get('drop_last', False)
-        and (refusal := aspect_ratio_note(each, batch))
-    ):
-        text, remedy = refusal.split('. Set ')
-        yield failure(CHECK, text, f'Set {remedy}')
+    yield _listed(plan_rows(plan) | {'epoch': f'{number} micro-batches'})
+    if number == 0:
+        yield _too_few(epoch.images, plan.images_at_once, 'a batch')
+    elif epoch.images < images:
+        # MMEngine cuts a data set without looking whether it is that long.
+        yield _too_few(epoch.images, images, 'num_batch_per_epoch')
+    by_orientation = sampler.get('type') == 'AspectRatioBatchSampler'
+    if by_orientation and drop_last and epoch.mixed and plan.world_size > 1:
+        note = aspect_ratio_note(each, batch)
+        if note is not None:
+            text, remedy = note.split('. Set ')
+            yield failure(CHECK, text, f'Set {remedy}')
 
 
 def _too_few(images: int, needed: int, what: str) -> Finding:
     return failure(
         CHECK,
-        f'the data set has {images} image(s) to train on, fewer than {what} '
-        f'needs ({needed})',
+        f'the data set has {images} image(s) to train on, fewer than the '
+        f'{needed} of {what}',
         'Train with a smaller batch, or repeat the data set by RepeatDataset.',
     )
 
 
-def _listed(rows: dict[str, str]) -> str:
-    return ', '.join(f'{name}: {text}' for name, text in rows.items())
+def _listed(rows: dict[str, str]) -> Finding:
+    text = ', '.join(f'{name}: {text}' for name, text in rows.items())
+    return passed(CHECK, text)

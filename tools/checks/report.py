@@ -3,9 +3,9 @@
 
 from __future__ import annotations
 
-import json
 from collections import Counter
 from collections.abc import Callable, Iterable
+from functools import partial
 from typing import Any, NamedTuple
 
 from rich.console import Console
@@ -32,19 +32,9 @@ class Finding(NamedTuple):
     remedy: str = ''
 
 
-def passed(check: str, text: str) -> Finding:
-    """Return a finding that needs nothing done."""
-    return Finding(PASS, check, text)
-
-
-def warning(check: str, text: str, remedy: str) -> Finding:
-    """Return a finding with which a run works, but not as one may think."""
-    return Finding(WARN, check, text, remedy)
-
-
-def failure(check: str, text: str, remedy: str) -> Finding:
-    """Return a finding with which a run does not work, or is wrong."""
-    return Finding(FAIL, check, text, remedy)
+passed = partial(Finding, PASS)
+warning = partial(Finding, WARN)
+failure = partial(Finding, FAIL)
 
 
 def broken(check: str, error: BaseException) -> Finding:
@@ -57,23 +47,11 @@ def broken(check: str, error: BaseException) -> Finding:
 
 
 class Report:
-    """Collects findings and shows each as soon as it is there.
+    """Collects findings and shows them as they come, unless it is silent."""
 
-    Args:
-        as_json (bool): Show nothing until :meth:`close`, and then one JSON
-            object. Defaults to False.
-        silent (bool): Show nothing at all, as on every rank but one.
-            Defaults to False.
-    """
-
-    def __init__(self, as_json: bool = False, silent: bool = False) -> None:
+    def __init__(self, silent: bool = False) -> None:
         self.findings: list[Finding] = []
-        self.figures: dict[str, Any] = {}
-        self._as_json = as_json
-        self._silent = silent
-        self._console = Console(
-            highlight=False, soft_wrap=True, quiet=as_json or silent
-        )
+        self._console = Console(highlight=False, soft_wrap=True, quiet=silent)
 
     def section(self, title: str) -> None:
         """Show a heading."""
@@ -83,10 +61,11 @@ class Report:
         """Take findings in, and show them as they come."""
         for finding in findings:
             self.findings.append(finding)
-            line = Text()
-            line.append(f'{finding.level}  ', style=_STYLES[finding.level])
-            line.append(f'{finding.check}: ', style='bold')
-            line.append(finding.text)
+            line = Text.assemble(
+                (f'{finding.level}  ', _STYLES[finding.level]),
+                (f'{finding.check}: ', 'bold'),
+                finding.text,
+            )
             if finding.remedy:
                 line.append(f'\n      -> {finding.remedy}', style='italic')
             self._console.print(line)
@@ -97,47 +76,21 @@ class Report:
         function: Callable[..., Iterable[Finding]],
         *args: Any,
     ) -> None:
-        """Run a check; if it breaks down, that is a finding too.
-
-        Args:
-            check (str): Its name, for that finding.
-            function (Callable): Gives findings, one by one or as a list.
-            *args: Its arguments.
-        """
+        """Run a check; if it breaks down, that is a finding of this name."""
         try:
             self.add(function(*args))
         except Exception as error:
             self.add([broken(check, error)])
 
     def close(self) -> int:
-        """Show the end of the report.
-
-        Returns:
-            int: The exit status: 1 if anything failed, else 0.
-        """
+        """Show the counts; return the exit status: 1 if anything failed."""
         levels = Counter(finding.level for finding in self.findings)
-        counts = {level: levels[level] for level in (PASS, WARN, FAIL)}
-        if self._as_json and not self._silent:
-            result = dict(
-                ok=not counts[FAIL],
-                counts=counts,
-                findings=[finding._asdict() for finding in self.findings],
-                figures=self.figures,
-            )
-            print(json.dumps(result, indent=2), flush=True)
-        self.section(', '.join(f'{n} {level}' for level, n in counts.items()))
-        return int(counts[FAIL] > 0)
+        counts = (f'{levels[level]} {level}' for level in (PASS, WARN, FAIL))
+        self.section(', '.join(counts))
+        return int(levels[FAIL] > 0)
 
 
 def reason(error: BaseException) -> str:
     """Return an error in one line."""
     text = ' '.join(str(error).split())
     return f'{type(error).__name__}: {text}' if text else type(error).__name__
-
-
-def readable_bytes(number: float) -> str:
-    """Return a number of bytes with three digits and its unit."""
-    for unit, size in (('GB', 1e9), ('MB', 1e6), ('kB', 1e3)):
-        if number >= size:
-            return f'{number / size:.3g} {unit}'
-    return f'{number:.0f} B'

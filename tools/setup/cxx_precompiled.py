@@ -36,16 +36,11 @@ OWN_WITH_VALUE = ('-o', '-MF')
 def split(
     arguments: list[str], standard: str
 ) -> tuple[list[str], list[str], list[str]]:
-    """Sort a compiler's arguments.
-
-    Args:
-        arguments (list[str]): All of them.
-        standard (str): Replaces the language's standard, unless empty.
+    """Sort a compiler's arguments; a standard replaces theirs, if given.
 
     Returns:
-        tuple: The arguments that every object shares, those of this one
-        object, in their order, and the sources among the latter.
-        Optimisation and debug options are left out.
+        tuple: The arguments that every object shares, without optimisation
+        and debug options, those of this one object, and its sources.
     """
     replaced = re.compile(REPLACED + ('|-std=.+' if standard else ''))
     shared, own, sources = [], [], []
@@ -64,11 +59,7 @@ def split(
 
 
 def precompile(command: list[str], folder: Path, header: str) -> Path | None:
-    """Make the precompiled header, once for all concurrent callers.
-
-    Returns:
-        Path | None: What to ``-include``, or None if it does not compile.
-    """
+    """Make the header once for all concurrent callers, if it compiles."""
     prefix = folder / 'prefix.h'
     precompiled = folder / 'prefix.h.gch'
     failed = folder / 'failed'

@@ -1,9 +1,8 @@
 # Copyright (c) mmdet_megdet contributors. All rights reserved.
 """Set the repository up in ``.venv``: pinned packages, torch, mmcv, itself.
 
-Standard library only: it runs before anything is installed. A set-up that was
-completed for the same files, Python and torch returns at once. An interrupted
-one is run again from its start, where pip skips what is there.
+Standard library only: it runs before anything is installed. What is complete
+for the same files, Python and torch returns at once; pip skips what is there.
 """
 
 from __future__ import annotations
@@ -13,14 +12,13 @@ import os
 import shutil
 import subprocess
 import sys
-import time
-from collections.abc import Mapping
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
 VENV = ROOT / '.venv'
-STAMPS = VENV / '.setup'
 PYTHON = VENV / 'bin' / 'python'
+# Notes of how the venv was made, and of the torch in it and what is complete.
+STAMPS = VENV / '.setup'
 REQUIREMENTS = ROOT / 'requirements'
 # What the environment follows from.
 INPUTS = (
@@ -43,17 +41,10 @@ def digest(*parts: Path | str) -> str:
     return sha.hexdigest()
 
 
-def read_stamp(name: str) -> str:
+def stamp(name: str) -> str:
     """Return what was noted in .venv under this name, or nothing."""
     path = STAMPS / name
     return path.read_text() if path.is_file() else ''
-
-
-def write_stamp(name: str, text: str) -> None:
-    """Note it, whole or not at all."""
-    part = STAMPS / f'{name}.part'
-    part.write_text(text)
-    part.replace(STAMPS / name)
 
 
 def run(step: str, *command: Path | str) -> None:
@@ -80,20 +71,19 @@ def pip_install(step: str, *arguments: Path | str) -> None:
 
 def make_venv(key: str) -> None:
     """Make .venv anew, unless the one that is there has this key."""
-    if PYTHON.exists() and read_stamp('venv') == key:
+    if PYTHON.exists() and stamp('venv') == key:
         return
-    if VENV.exists():
-        if not STAMPS.is_dir():
-            sys.exit(
-                f'set-up: {VENV} exists but was not made by this set-up, '
-                'which would have to replace it. Move it away or remove it.'
-            )
-        shutil.rmtree(VENV)
-    STAMPS.mkdir(parents=True)
+    if VENV.exists() and not STAMPS.is_dir():
+        sys.exit(
+            f'set-up: {VENV} exists but was not made by this set-up, which '
+            'would have to replace it. Move it away or remove it.'
+        )
+    shutil.rmtree(VENV, ignore_errors=True)
     # Not sys.executable: that may be the old .venv's, removed just now.
     base = getattr(sys, '_base_executable', sys.executable)
     run('venv', base, '-m', 'venv', VENV)
-    write_stamp('venv', key)
+    STAMPS.mkdir()
+    (STAMPS / 'venv').write_text(key)
 
 
 def install(torch: str) -> None:
@@ -111,46 +101,23 @@ def install(torch: str) -> None:
     pip_install('project', *options, '-e', ROOT)
 
 
-def gpu_visible(
-    env: Mapping[str, str] = os.environ, devices: Path = Path('/dev')
-) -> bool:
-    """Return whether an NVIDIA GPU is there and not hidden from programs.
-
-    ``FORCE_CUDA=1`` says so for a machine without one (a login node), and an
-    empty ``CUDA_VISIBLE_DEVICES`` hides all GPUs, as for any CUDA program.
-    """
-    if env.get('FORCE_CUDA') == '1':
-        return True
-    if env.get('CUDA_VISIBLE_DEVICES', '0').strip() in ('', '-1'):
-        return False
-    # dxg: Windows' subsystem for Linux
-    return any(devices.glob('nvidia[0-9]*')) or (devices / 'dxg').exists()
-
-
 def main() -> None:
     """Set up whatever is not as the files, TORCH and this Python say."""
     # With the path: a venv that was moved still points to where it was.
     venv = digest('{}.{}'.format(*sys.version_info), str(VENV))
     make_venv(venv)
     # The choice of a torch holds until another is made.
-    torch = os.environ.get('TORCH') or read_stamp('torch-version')
+    torch = os.environ.get('TORCH') or stamp('torch-version')
     key = digest(venv, torch, *(ROOT / name for name in INPUTS))
-    # What was set up beside a GPU serves without one too.
-    with_gpu = digest(key, 'gpu')
-    wanted = with_gpu if gpu_visible() else key
-    if read_stamp('done') in (wanted, with_gpu):
+    if stamp('done') == key:
         print('set-up: complete already')
         return
     (STAMPS / 'done').unlink(missing_ok=True)
-    began = time.monotonic()
     install(torch)
-    write_stamp('torch-version', torch)
-    write_stamp('done', wanted)
-    print(f'set-up: complete in {time.monotonic() - began:.0f} s')
+    (STAMPS / 'torch-version').write_text(torch)
+    (STAMPS / 'done').write_text(key)
+    print('set-up: complete')
 
 
 if __name__ == '__main__':
-    try:
-        main()
-    except KeyboardInterrupt:
-        sys.exit('set-up: interrupted; run it again to continue')
+    main()

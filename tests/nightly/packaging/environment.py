@@ -38,16 +38,7 @@ def copy_source(folder: Path) -> Path:
 
 
 def build(source: Path, kind: str, out: Path) -> Path:
-    """Builds a distribution with the installed setuptools, offline.
-
-    Args:
-        source (Path): The project.
-        kind (str): 'sdist' or 'wheel'.
-        out (Path): Folder for the file.
-
-    Returns:
-        Path: The file.
-    """
+    """Builds an 'sdist' or a 'wheel' by the installed setuptools, offline."""
     out.mkdir(exist_ok=True)
     script = (
         'import sys; from setuptools import build_meta; '
@@ -69,16 +60,8 @@ def unpack(sdist: Path, folder: Path) -> Path:
 def make_environment(folder: Path) -> Path:
     """Makes an environment that has all but this package.
 
-    Torch, the OpenMMLab libraries and the rest are those of the interpreter
-    that runs the tests, behind the environment's own packages. Its ``.pth``
-    files are not read, so an editable installation of this package there is
-    not found here.
-
-    Args:
-        folder (Path): The environment's folder.
-
-    Returns:
-        Path: Its interpreter.
+    The rest is the tests' own interpreter's, whose ``.pth`` files are not
+    read: an editable installation of this package there is not found here.
     """
     venv.create(folder, symlinks=True)
     python = folder / 'bin' / 'python'
@@ -88,13 +71,7 @@ def make_environment(folder: Path) -> Path:
 
 
 def add_packages(python: Path, name: str, *folders: Path | str) -> None:
-    """Lets an environment import from more folders, after its own packages.
-
-    Args:
-        python (Path): The environment's interpreter.
-        name (str): Name for these folders.
-        *folders (Path | str): The folders.
-    """
+    """Lets an environment import from more folders, after its own."""
     (packages,) = python.parents[1].glob('lib/python*/site-packages')
     lines = dict.fromkeys(map(str, folders))  # purelib may be platlib
     (packages / f'{name}.pth').write_text('\n'.join(lines) + '\n')
@@ -107,13 +84,7 @@ def pip_install(python: Path, *arguments: str | Path) -> None:
 
 
 def check(*command: str | Path, cwd: Path | None = None, **variables) -> str:
-    """Runs a command outside the repository; returns what it printed.
-
-    Args:
-        *command: Program and arguments.
-        cwd (Path, optional): Working directory. Defaults to None: this one.
-        **variables: Further environment variables.
-    """
+    """Runs a command without the repository; returns what it printed."""
     env = environment(**variables)
     del env['PYTHONPATH']  # nothing from the repository
     done = subprocess.run(

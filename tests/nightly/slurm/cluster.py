@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
-from tests.tools.command import PATIENCE
+from tests.tools.command import PATIENCE, free_port
 
 DAEMONS = ('munged', 'slurmctld', 'slurmd')
 CLIENTS = ('srun', 'sinfo', 'scancel', 'squeue', 'scontrol')
@@ -65,13 +65,9 @@ def missing() -> str:
 
 @contextmanager
 def running_cluster() -> Iterator[dict[str, str]]:
-    """A cluster with a partition 'cpus', until the context is left.
+    """A cluster apart from any other of the machine, with a partition 'cpus'.
 
-    It has a folder, ports and a munge daemon of its own, so that it does not
-    meet another one on the machine.
-
-    Yields:
-        dict[str, str]: What its clients need in their environment.
+    Yields what its clients need in their environment.
     """
     with ExitStack() as stack:
         # Of a short name, since it holds a socket, and open to munge.
@@ -81,7 +77,9 @@ def running_cluster() -> Iterator[dict[str, str]]:
         conf = folder / 'slurm.conf'
         conf.write_text(
             CONF.format(
-                folder=folder, host=socket.gethostname(), ports=_free_ports()
+                folder=folder,
+                host=socket.gethostname(),
+                ports=[free_port(), free_port()],
             )
         )
         for name in ('state', 'spool'):
@@ -93,7 +91,8 @@ def running_cluster() -> Iterator[dict[str, str]]:
             ['slurmd', '-D', '-N', 'localhost'],
         ):
             _start(stack, command, folder, variables)
-        _wait_until_idle(folder, variables)
+        states = ('sinfo', '--noheader', '--format=%T')
+        _wait(lambda: client(variables, *states).strip() == 'idle', folder)
         stack.callback(_end_jobs, variables)
         yield variables
 
@@ -162,14 +161,6 @@ def _start(
     stack.callback(end)
 
 
-def _wait_until_idle(folder: Path, variables: dict[str, str]) -> None:
-    def idle() -> bool:
-        command = ('sinfo', '--noheader', '--format=%T')
-        return client(variables, *command).strip() == 'idle'
-
-    _wait(idle, folder)
-
-
 def _end_jobs(variables: dict[str, str]) -> None:
     """So that no step outlives its daemons."""
     client(variables, 'scancel', '--signal=KILL', '--user=root')
@@ -190,11 +181,3 @@ def _wait(
             for path in sorted(folder.glob('*.out'))
         )
         time.sleep(0.1)
-
-
-def _free_ports() -> list[int]:
-    with ExitStack() as stack:
-        probes = [stack.enter_context(socket.socket()) for _ in range(2)]
-        for probe in probes:
-            probe.bind(('127.0.0.1', 0))
-        return [probe.getsockname()[1] for probe in probes]

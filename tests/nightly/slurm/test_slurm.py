@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 import subprocess
 import time
@@ -15,7 +14,8 @@ import torch
 import mmdet_megdet  # noqa: F401  (checkpoints load safely)
 from mmdet_megdet.faults import latest_checkpoint
 from tests.distributed.faults import CONFIG, assert_same_end, diary
-from tests.nightly.slurm.cluster import client
+from tests.nightly.slurm.cluster import client, missing, running_cluster
+from tests.tools.checks.findings import shown
 from tests.tools.command import (
     PATIENCE,
     TOOLS,
@@ -23,6 +23,16 @@ from tests.tools.command import (
     free_port,
     run,
 )
+
+
+@pytest.fixture(scope='module')
+def cluster():
+    """What the clients of a cluster need in their environment."""
+    lacking = missing()
+    if lacking:
+        pytest.skip(lacking)
+    with running_cluster() as variables:
+        yield variables
 
 
 def job(cluster: dict[str, str]) -> dict[str, str]:
@@ -68,23 +78,6 @@ def test_two_tasks_train_as_one_run(trained):
     assert len(first) == len(second) == 24
     # In no micro-step are they the same images.
     assert not set(first) & set(second)
-
-
-def test_two_tasks_test(trained, cluster):
-    """The error is the one that validation found in training."""
-    work_dir, log = trained
-    (validated,) = re.findall(
-        r'Epoch\(val\) \[3\]\[3/3\]    error: (\S+)', log
-    )
-    result = run(TOOLS / 'slurm_test.sh', 'cpus', 'a-job', CONFIG,
-                 work_dir / 'epoch_3.pth', '--work-dir', work_dir / 'test',
-                 **job(cluster))  # fmt: skip
-    assert result.returncode == 0, result.stdout
-    # 6 images / 2 ranks.
-    (tested,) = re.findall(
-        r'Epoch\(test\) \[3/3\]    error: (\S+)', result.stdout
-    )
-    assert tested == validated
 
 
 def test_preempted_and_resubmitted(trained, cluster, tmp_path):
@@ -135,21 +128,10 @@ def test_preempted_and_resubmitted(trained, cluster, tmp_path):
     assert_same_end(tmp_path, undisturbed)
 
 
-def test_one_task_fails(cluster, tmp_path):
-    """srun ends the other one, and passes the highest status on."""
-    result = train(cluster, tmp_path, '--cfg-options', 'model.fail_on=1')
-    # The other one's own says that it lost a rank, if it comes to that.
-    assert result.returncode in (1, 69)
-    assert 'RuntimeError: failing as the test asked for' in result.stdout
-
-
 def test_doctor(cluster):
     """Both tasks are found, and what they compute is right."""
-    result = run(
-        TOOLS / 'slurm_doctor.sh', 'cpus', 'a-job', '--json', **job(cluster)
-    )
+    result = run(TOOLS / 'slurm_doctor.sh', 'cpus', 'a-job', **job(cluster))
     assert result.returncode == 0, result.stdout
-    report = json.loads(result.stdout[result.stdout.index('{') :])
-    assert report['figures']['all ranks']['ranks'] == 2
-    levels = {f['check']: f['level'] for f in report['findings']}
-    assert levels['all-reduce'] == levels['MegDetSyncBN'] == 'PASS'
+    good = shown(result.stdout, 'PASS')
+    assert good['ranks'][0].endswith('ranks 0, 1')
+    assert good['all-reduce'] == good['MegDetSyncBN']

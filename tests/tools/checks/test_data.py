@@ -9,7 +9,7 @@ import pytest
 from mmengine.config import Config
 from PIL import Image
 
-from mmdet_megdet.annotations import judge, training_epoch
+from mmdet_megdet.annotations import judge
 from mmdet_megdet.demo_data import generate_shapes
 from tests.tools.checks.findings import levels
 from tests.tools.command import ROOT, TINY_CONFIG, TOOLS
@@ -49,20 +49,6 @@ def images_of(cfg, most=None, decode=False):
     return list(data.check_images(judge(cfg), most, decode))
 
 
-def test_a_sound_data_set(cfg):
-    judgement = judge(cfg)
-    findings = list(data.check_annotations(cfg, judgement))
-    findings += data.check_images(judgement, None, True)
-    assert [(f.level, f.check) for f in findings] == [
-        (PASS, 'annotations (train)'),
-        (PASS, 'annotations (val, test)'),
-        (PASS, 'images (train)'),
-        (PASS, 'images (val, test)'),
-    ]
-    assert training_epoch(cfg, judgement) == (IMAGES, False)
-    assert data.classes(judgement)[0] == 'circle'
-
-
 def test_images(cfg, tmp_path):
     names = sorted(path.name for path in tmp_path.iterdir())
     whole = (tmp_path / names[0]).read_bytes()
@@ -86,7 +72,7 @@ def test_images(cfg, tmp_path):
     assert texts[0].startswith('1 of 6 are not there')
 
 
-@pytest.mark.parametrize('kind', ['JPEG', 'PNG', 'WEBP', 'TIFF'])
+@pytest.mark.parametrize('kind', ['JPEG', 'PNG', 'TIFF'])
 def test_an_image_that_exif_turns(cfg, tmp_path, kind):
     """The pipeline's own option counts."""
     exif = Image.Exif()

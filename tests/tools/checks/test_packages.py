@@ -15,16 +15,9 @@ from checks.report import FAIL, PASS
 
 
 def test_ranges_are_those_of_the_metadata():
-    asked = dict(
-        re.match(r"'(\w+)([^']*)'", line.strip()).groups()
-        for line in (ROOT / 'pyproject.toml')
-        .read_text()
-        .split('openmmlab = [')[1]
-        .split(']')[0]
-        .strip()
-        .splitlines()
-    )
-    assert asked == packages.RANGES
+    metadata = (ROOT / 'pyproject.toml').read_text()
+    extra = metadata.split('openmmlab = [')[1].split(']')[0]
+    assert dict(re.findall(r"'(\w+)([^']*)'", extra)) == packages.RANGES
 
 
 @pytest.mark.parametrize(('fork', 'level'), [(True, PASS), (False, FAIL)])
@@ -37,15 +30,15 @@ def test_the_forks_numbers_count_for_the_forks(
     monkeypatch.setitem(packages.FORK_RANGES, 'forkedone', '>=2.3.6')
     have = {'onedl-forkedone': '2.3.6'} if fork else {}
     monkeypatch.setattr(packages, 'installed', have.get)
-    finding = packages._import('forkedone')
+    finding = packages.import_package('forkedone')
     assert finding.level == level
     assert '2.3.6' in finding.text
 
 
-def test_a_package_that_breaks_as_it_is_import(tmp_path, monkeypatch):
+def test_a_package_that_breaks_as_it_is_imported(tmp_path, monkeypatch):
     (tmp_path / 'brokenone.py').write_text('assert False, "too old"\n')
     monkeypatch.syspath_prepend(tmp_path)
-    finding = packages._import('brokenone')
+    finding = packages.import_package('brokenone')
     assert finding.text == 'import: AssertionError: too old'
-    finding = packages._import('no_such_package')
+    finding = packages.import_package('no_such_package')
     assert (finding.level, finding.text) == (FAIL, 'not installed')
