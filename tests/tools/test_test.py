@@ -53,12 +53,6 @@ def test_tta_of_the_config():
     assert cfg.test_dataloader.dataset.dataset.pipeline == [LOAD]
 
 
-def test_predictions_are_pickled(capsys):
-    with pytest.raises(SystemExit):
-        tool.parse_args(['a.py', 'a.pth', '--out', 'a.txt'])
-    assert '--out a.txt must end in .pkl or .pickle' in capsys.readouterr().err
-
-
 def test_drawing_needs_its_hook(tmp_path, monkeypatch):
     """mmdet's own refusal is a RuntimeError."""
     monkeypatch.setenv('LOCAL_RANK', '0')

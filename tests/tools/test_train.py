@@ -107,17 +107,11 @@ def test_trust_checkpoint(tmp_path):
     [
         ('train.py', ['none.py'], 'error: there is no config file none.py'),
         ('test.py', [TINY_CONFIG, 'a.pth'], 'error: there is no checkpoint a'),
-        (
-            'train.py',
-            [TINY_CONFIG, '--auto-scale-lr', '--work-dir', 'w']
-            + ['--cfg-options', 'auto_scale_lr.base_batch_size=16'],
-            '4/16 = 0.25',
-        ),
     ],
 )
 def test_mistakes(tmp_path, tool, arguments, message):
     result = run(TOOLS / tool, *arguments, cwd=tmp_path)
-    assert result.returncode != 0
+    assert result.returncode == 1
     assert message in result.stdout
     assert 'Traceback' not in result.stdout
 
@@ -130,26 +124,13 @@ def apply(cfg=None, **options):
     return cfg
 
 
-def test_amp():
-    assert apply(amp=True).optim_wrapper == dict(
-        type='AmpOptimWrapper', loss_scale='dynamic'
-    )
-
-
-def test_auto_scale_lr():
+def test_amp_and_auto_scale_lr():
+    wrapper = dict(type='AmpOptimWrapper', loss_scale='dynamic')
+    assert apply(amp=True).optim_wrapper == wrapper
     given = dict(auto_scale_lr=dict(enable=False, base_batch_size=16))
     assert apply(given, auto_scale_lr=True).auto_scale_lr.enable is True
     with pytest.raises(ConfigError, match='base_batch_size=N'):
         apply(auto_scale_lr=True)
-
-
-def test_resume_from_a_path(tmp_path):
-    path = tmp_path / 'a.pth'
-    with pytest.raises(CheckpointError, match='no checkpoint'):
-        apply(resume=str(path))
-    path.touch()
-    cfg = apply(resume=str(path))
-    assert (cfg.resume, cfg.load_from) == (True, str(path))
 
 
 def noted(work_dir, name):
@@ -157,25 +138,24 @@ def noted(work_dir, name):
     return dict(work_dir=str(work_dir), load_from='pretrained.pth')
 
 
-def test_resume_from_the_latest(tmp_path):
-    path = tmp_path / 'epoch_2.pth'
-    torch.save({}, path)
-    cfg = apply(noted(tmp_path, str(path)), resume='auto')
-    assert (cfg.resume, cfg.load_from) == (True, str(path))
-    # The work folder moved: the note still has its old place.
-    cfg = apply(noted(tmp_path, '/old/place/epoch_2.pth'), resume='auto')
-    assert (cfg.resume, cfg.load_from) == (True, str(path))
-
-
-def test_resume_without_any_checkpoint_starts_as_without_it(tmp_path, capsys):
+def test_resume(tmp_path, capsys):
     given = dict(work_dir=str(tmp_path), load_from='pretrained.pth')
+    # Without any checkpoint it starts as without --resume.
     cfg = apply(given, resume='auto')
-    assert cfg.get('resume', False) is False
+    assert not cfg.get('resume')
     assert cfg.load_from == 'pretrained.pth'
     assert f'no checkpoint in {tmp_path} yet' in capsys.readouterr().out
 
-
-def test_resume_from_a_checkpoint_that_is_gone(tmp_path):
+    path = tmp_path / 'epoch_2.pth'
+    with pytest.raises(CheckpointError, match='no checkpoint'):
+        apply(resume=str(path))
+    torch.save({}, path)
+    # The second one notes the place before the work folder moved.
+    for note in (str(path), '/old/place/epoch_2.pth'):
+        cfg = apply(noted(tmp_path, note), resume='auto')
+        assert (cfg.resume, cfg.load_from) == (True, str(path))
+    cfg = apply(resume=str(path))
+    assert (cfg.resume, cfg.load_from) == (True, str(path))
     with pytest.raises(CheckpointError, match=r'epoch_9.*--resume PATH'):
         apply(noted(tmp_path, '/old/place/epoch_9.pth'), resume='auto')
 

@@ -14,7 +14,6 @@ import pytest
 
 from tests.tools.command import (
     PATIENCE,
-    TOOLS,
     descendants,
     environment,
     run,
@@ -53,13 +52,11 @@ def test_they_find_what_a_fresh_one_finds(kind, tmp_path):
         module=(sys.executable, '-m', 'look', 'a'),
     )[kind]
     there = dict(cwd=tmp_path, HOME='/nowhere')
-    warm = look(*command, **there)
+    warm, again = (look(*command, **there) for _ in range(2))
     cold = look(*command, **there, cold=True)
     assert (warm.pop('known'), cold.pop('known')) == (True, False)
-    for first, second in zip(
-        warm.pop('numbers'), cold.pop('numbers'), strict=True
-    ):
-        assert first != second
+    drawn = [x for each in (warm, again, cold) for x in each.pop('numbers')]
+    assert len(set(drawn)) == 6
     assert warm['parent'] == os.getpid()
     # What importing mmdet sets, for all of its own.
     for env in (warm['env'], cold['env']):
@@ -68,15 +65,9 @@ def test_they_find_what_a_fresh_one_finds(kind, tmp_path):
     assert warm == cold
 
 
-def test_no_two_draw_the_same_numbers():
-    command = (sys.executable, '-c', LOOK)
-    assert look(*command)['numbers'] != look(*command)['numbers']
-
-
 @pytest.mark.parametrize(
     ('end', 'status', 'said'),
     [
-        ('sys.exit(7)', 7, ''),
         ('sys.exit("error: no")', 1, 'error: no\n'),
         ('os._exit(3)', 3, ''),
         ('os.abort()', -signal.SIGABRT, ''),
@@ -114,20 +105,10 @@ def test_they_take_signals_and_keep_the_streams_apart():
     assert process.returncode == -signal.SIGINT
 
 
-@pytest.mark.parametrize(
-    'variables',
-    [
-        dict(PYTHONHASHSEED='1'),
-        dict(TRITON_INTERPRET='1'),
-        dict(OMP_NUM_THREADS='2'),
-        dict(PYTHONPATH='/nowhere'),
-    ],
-)
-def test_what_is_read_at_the_start_needs_a_fresh_one(variables):
-    command = (sys.executable, '-c', LOOK)
-    found = look(*command, **variables)
+def test_what_is_read_at_the_start_needs_a_fresh_one():
+    found = look(sys.executable, '-c', LOOK, OMP_NUM_THREADS='2')
     assert found['known'] is False
-    assert variables.items() <= found['env'].items()
+    assert found['env']['OMP_NUM_THREADS'] == '2'
 
 
 RANK = """
@@ -158,9 +139,3 @@ def test_ranks_belong_to_torchrun(tmp_path):
         assert psutil.wait_procs([server], PATIENCE)[1] == []
         for rank in ranks:
             rank.kill()
-
-
-def test_launchers_say_what_they_say():
-    result = run(TOOLS / 'dist_train.sh', 'CONFIG', 'none')
-    assert result.returncode == 2
-    assert result.stdout.startswith('usage: tools/dist_train.sh CONFIG GPUS')
