@@ -13,9 +13,8 @@ import mmdet_megdet  # noqa: F401  lets the README's bases be found
 from tests.configs.expected import CONFIGS, TABLE, every_config, load
 from tests.tools.command import TOOLS
 
-sys.path += [str(TOOLS), str(TOOLS / 'analysis')]  # as for scripts there
+sys.path.append(str(TOOLS / 'analysis'))  # as for scripts there
 
-import plan
 import plot_schedule
 
 
@@ -93,31 +92,6 @@ def test_learning_rates(name):
     assert len(rates) == updates * cfg.train_cfg.max_epochs
     for update, factor in expected.factors.items():
         assert rates[update] == pytest.approx(expected.lr * factor, rel=1e-12)
-
-
-@pytest.mark.parametrize(
-    'name', [name for name, expected in TABLE.items() if expected.bn_size]
-)
-def test_plan_for_eight_gpus(name, monkeypatch, capsys):
-    expected = TABLE[name]
-    options = dict(
-        total_batch=expected.total,
-        bn_size=expected.bn_size,
-        warmup_updates=load(name).param_scheduler[0].end,
-    )
-    words = [
-        f'--{option.replace("_", "-")}={number}'
-        for option, number in options.items()
-    ]
-    command = ['plan.py', f'8x{expected.images}', *words]
-    monkeypatch.setattr(sys, 'argv', command)
-    assert plan.main() == 0
-    output = capsys.readouterr().out
-    assert f'total batch     {expected.total} images\n' in output
-    assert f'BN statistics   {expected.bn_size} images\n' in output
-    assert f'epoch           {117266 // expected.total} updates' in output
-    # Nothing else is to be said of it.
-    assert output.splitlines()[-1].startswith('warm-up')
 
 
 def test_readme_has_every_config():
