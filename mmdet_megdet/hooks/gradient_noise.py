@@ -140,7 +140,7 @@ class GradientNoiseHook(Hook):
         if runner.iter and self._saved is not None:
             self._running.load_state_dict(self._saved['measurements'])
         self._record = open_record(Path(runner.work_dir))
-        self._meter, self._told = None, len(self._running)
+        self._meter, self._told = None, True
         if runner.rank == 0:
             self._record.resume(runner.iter)
 

@@ -118,22 +118,6 @@ def test_every_part_is_on_a_page():
     assert [name for name in shown if f'`{name}' not in pages] == []
 
 
-def test_a_child_keeps_default_hooks_alone(tmp_path):
-    """What a child config does to the hooks of its base."""
-    hook = "dict(type='TotalBatchHook')"
-    (tmp_path / 'base.py').write_text(
-        f'custom_hooks = [{hook}]\ndefault_hooks = dict(total_batch={hook})\n'
-    )
-    (tmp_path / 'child.py').write_text(
-        "_base_ = './base.py'\n"
-        "custom_hooks = [dict(type='EMAHook')]\n"
-        "default_hooks = dict(logger=dict(type='LoggerHook'))\n"
-    )
-    cfg = Config.fromfile(tmp_path / 'child.py')
-    assert cfg.custom_hooks == [dict(type='EMAHook')]
-    assert cfg.default_hooks.total_batch.type == 'TotalBatchHook'
-
-
 def test_the_loop_without_mmengine(tmp_path):
     (block,) = [b for b in PYTHON if b.mark.startswith('run: torchrun')]
     script = tmp_path / 'loop.py'

@@ -6,13 +6,10 @@ from __future__ import annotations
 import json
 import math
 import sys
-from itertools import chain
 from types import SimpleNamespace
 
 import pytest
 from mmengine.logging import MessageHub
-from mmengine.registry import DefaultScope
-from mmengine.runner import Runner
 
 from mmdet_megdet.noise import NoiseScale
 from tests.tools.command import TOOLS
@@ -22,9 +19,6 @@ sys.path.insert(0, str(TOOLS / 'benchmark'))  # as for a script there
 import bench_batch_advice
 import bench_sync_or_local as bench
 import narrow_detector
-
-TINY = ['--data', 'shapes', '--ranks', '2', '--epochs', '1', '--seeds', '3']
-TINY += ['--images', '8', '4']
 
 
 @pytest.fixture(scope='module', autouse=True)
@@ -60,7 +54,9 @@ def test_a_model_that_detects_nothing_has_an_ap_of_0(logged, monkeypatch):
 
 @pytest.mark.slow
 def test_the_arms_are_trained_and_take_statistics_as_they_say(tmp_path):
-    bench.main([*TINY, '--out', str(tmp_path)])
+    words = ['--data', 'shapes', '--ranks', '2', '--epochs', '1']
+    words += ['--seeds', '3', '--images', '8', '4']
+    bench.main([*words, '--out', str(tmp_path)])
     runs = [json.loads(line) for line in (tmp_path / 'runs.jsonl').open()]
     assert [run['arm'] for run in runs] == list(bench.ARMS)
     said = dict(
@@ -77,35 +73,6 @@ def test_the_arms_are_trained_and_take_statistics_as_they_say(tmp_path):
         log = next(folder.glob('*/*.log')).read_text()
         layers = '21 MegDetSyncBN layers take their statistics '
         assert layers + said[run['arm']] in log
-
-
-def test_all_arms_see_the_same_images_in_every_update(tmp_path):
-    args = bench.parse_args([*TINY, '--ranks', '4', '--out', str(tmp_path)])
-    narrow_detector.prepare(args)
-    spread = [updates('synced', rank, args) for rank in range(4)]
-    together = updates('single', 0, args)
-    assert [
-        list(chain(*batches)) for batches in zip(*spread, strict=True)
-    ] == together
-    assert sorted(chain(*together)) == list(range(8))
-
-
-def updates(arm, rank, args):
-    """Ids of the images that a rank sees, batch by batch."""
-    ranks, cfg = bench.config(args, 'shapes', arm, 3)
-    with DefaultScope.overwrite_default_scope('mmdet'):
-        loader = Runner.build_dataloader(cfg.train_dataloader, seed=3)
-        loader.batch_sampler.configure(
-            total_batch_size=4,
-            unit_size=4,
-            seed=3,
-            rank=rank,
-            world_size=ranks,
-        )
-        return [
-            [sample.img_id for sample in batch['data_samples']]
-            for batch in loader
-        ]
 
 
 def test_the_runs_of_the_advice_are_made_once(tmp_path, monkeypatch):

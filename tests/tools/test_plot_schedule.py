@@ -13,6 +13,7 @@ from mmengine.config import Config
 from mmengine.hooks import Hook
 from mmengine.runner import Runner
 
+from mmdet_megdet.errors import ConfigError
 from tests.tools.command import ROOT, TINY_CONFIG, TOOLS
 
 sys.path.insert(0, str(TOOLS / 'analysis'))  # as for a script there
@@ -98,15 +99,6 @@ def test_it_is_what_the_runner_does(tmp_path):
     assert rates == [RecordLR.used[last] for last in lasts]
 
 
-@pytest.mark.parametrize('gpus', [2, 4])
-def test_total_batch_hook_sets_the_accumulation(cfg, gpus):
-    hook = dict(type='TotalBatchHook', total_batch_size=16)
-    cfg.default_hooks = dict(total_batch=hook)
-    # 10 updates an epoch on any hardware, and update k's rate is the same.
-    wanted = [warmup_lr(k, 1, 5) * (1 if k < 20 else 0.1) for k in range(40)]
-    assert rehearse(cfg, gpus, 160).rates == wanted
-
-
 def test_marks(cfg):
     schedule = rehearse(cfg, images=60)
     # The milestone at epoch 9 lies behind the end of its scheduler.
@@ -181,40 +173,16 @@ def test_length_of_an_epoch(cfg, images, gpus, size, drop_last, length):
     assert plot_schedule.epoch_length(cfg, images, gpus, 1) == length
 
 
-def write_coco(path, empty):
-    box = dict(category_id=1, bbox=[1, 1, 9, 9], area=81, iscrowd=0)
-    content = dict(
-        images=[
-            dict(id=i, file_name=f'{i}.jpg', width=64, height=64)
-            for i in range(20 + empty)
-        ],
-        annotations=[dict(box, id=i, image_id=i) for i in range(20)],
-        categories=[dict(id=1, name='thing')],
-    )
-    path.write_text(json.dumps(content))
-
-
-def test_images_of_the_data_set_that_are_trained_on(config, tmp_path, capsys):
+def test_images_of_the_data_set(cfg, tmp_path):
     ann_file = tmp_path / 'train.json'
-    dataset = dict(
-        type='CocoDataset',
-        pipeline=[],
-        data_prefix=dict(img=''),
-        metainfo=dict(classes=('thing',)),
-        ann_file=str(ann_file),
-        filter_cfg=dict(filter_empty_gt=True),
+    cfg.train_dataloader.dataset = dict(
+        type='BaseDataset', ann_file=str(ann_file), indices=20
     )
-    config.write_text(
-        SMALL.replace("'mmengine'", "'mmdet'").replace(
-            'batch_size=2', f'batch_size=2, dataset={dataset}'
-        )
-    )
-    assert plot_schedule.main([str(config)]) == 1
-    error = capsys.readouterr().err
-    assert 'train.json' in error
-    assert '--images N' in error
-    write_coco(ann_file, empty=5)
-    assert plot_schedule.count_images(Config.fromfile(config)) == 20
+    with pytest.raises(ConfigError, match=r'train\.json.*--images N'):
+        rehearse(cfg)
+    content = dict(metainfo={}, data_list=[dict(img_path='a')] * 25)
+    ann_file.write_text(json.dumps(content))
+    assert plot_schedule.count_images(cfg) == 20
 
 
 @pytest.mark.parametrize(

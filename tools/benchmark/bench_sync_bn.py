@@ -190,13 +190,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     args = parse_args(argv)
     # The profiler, which measures memory, speaks of itself otherwise.
     os.environ.setdefault('KINETO_LOG_LEVEL', '99')
-    gpu = torch.cuda.is_available()
     caption = measuring.caption(args.threads, f'{args.repeats} samples')
     rows: list[dict[str, Any]] = []
     for world_size in args.world_sizes:
-        rows += measuring.run_ranks(
-            measure, world_size, args.threads, args, gpu=gpu
-        )
+        rows += measuring.run_ranks(measure, world_size, args.threads, args)
     print(f'{measuring.markdown(rows)}\n\n{caption}')
     wrong = sum('WRONG' in row.get('largest error', '') for row in rows)
     if wrong:

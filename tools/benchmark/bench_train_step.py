@@ -57,12 +57,7 @@ MODELS.register_module(module=SwitchedBN, force=True)
 
 @DATASETS.register_module(force=True)
 class RandomImages(Dataset):
-    """Random images with boxes and masks of three classes.
-
-    Args:
-        length (int): Number of images.
-        size (Sequence[int]): Width and height.
-    """
+    """Random images with boxes and masks of three classes."""
 
     def __init__(self, length: int, size: Sequence[int]) -> None:
         width, height = size
@@ -188,10 +183,7 @@ def parse_args(argv: Sequence[str] | None = None) -> argparse.Namespace:
 def main(argv: Sequence[str] | None = None) -> dict[str, float]:
     """Print a table of medians; return each by that of the first kind."""
     args = parse_args(argv)
-    gpu = torch.cuda.is_available()
-    found = measuring.run_ranks(
-        measure, args.ranks, args.threads, args, gpu=gpu
-    )
+    found = measuring.run_ranks(measure, args.ranks, args.threads, args)
     base = next(iter(found))
     ratios = {k: v.median / found[base].median for k, v in found.items()}
     rows = [

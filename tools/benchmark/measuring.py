@@ -24,7 +24,6 @@ import torch.multiprocessing as mp
 ROOT = Path(__file__).resolve().parents[2]
 if importlib.util.find_spec('mmdet_megdet') is None:
     sys.path.insert(0, str(ROOT))
-TIMEOUT = timedelta(seconds=300)
 
 
 def parser_of(doc: str, **defaults: Any) -> argparse.ArgumentParser:
@@ -37,32 +36,28 @@ def parser_of(doc: str, **defaults: Any) -> argparse.ArgumentParser:
     return parser
 
 
-def run_ranks(
-    fn: Callable, world_size: int, threads: int, *args: Any, gpu: bool = False
-) -> Any:
+def run_ranks(fn: Callable, world_size: int, threads: int, *args: Any) -> Any:
     """Call ``fn(device, *args)`` on every rank of a fresh job.
+
+    Each rank has a GPU, where the machine has any. The error of the first one
+    that fails is raised here, and the others are ended.
 
     Args:
         fn (Callable): A module-level function.
         world_size (int): Number of processes.
         threads (int): Intra-op threads of each process.
         *args: Handed on.
-        gpu (bool): Whether each rank has a GPU (NCCL), or none (gloo).
 
     Returns:
         Any: What ``fn`` returned on rank 0.
-
-    Raises:
-        torch.multiprocessing.ProcessRaisedException: With the traceback of
-            the first rank that failed; the others are ended.
     """
     with tempfile.TemporaryDirectory() as folder:
         mp.start_processes(
             _rank_main,
-            args=(fn, world_size, threads, gpu, folder, args),
+            args=(fn, world_size, threads, folder, args),
             nprocs=world_size,
             # Forking saves importing everything again, but CUDA forbids it.
-            start_method='spawn' if gpu else 'fork',
+            start_method='spawn' if torch.cuda.is_available() else 'fork',
         )
         return pickle.loads((Path(folder) / 'result').read_bytes())
 
@@ -72,27 +67,25 @@ def _rank_main(
     fn: Callable,
     world_size: int,
     threads: int,
-    gpu: bool,
     folder: str,
     args: tuple,
 ) -> None:
     torch.set_num_threads(threads)
-    device = torch.device('cuda', rank) if gpu else torch.device('cpu')
-    options: dict[str, Any] = dict(backend='gloo')
-    if gpu:
+    device = torch.device('cpu')
+    if torch.cuda.is_available():
+        device = torch.device('cuda', rank)
         torch.cuda.set_device(device)
-        options = dict(backend='nccl', device_id=device)
-    else:
-        # Ranks of one machine talk to each other over the loopback device,
-        # whatever its host name resolves to.
-        os.environ.setdefault('GLOO_SOCKET_IFNAME', 'lo')
+    # Ranks of one machine talk to each other over the loopback device,
+    # whatever its host name resolves to.
+    os.environ.setdefault('GLOO_SOCKET_IFNAME', 'lo')
     os.environ['LOCAL_RANK'] = str(rank)  # MMEngine's Runner asks for it
     dist.init_process_group(
         init_method=f'file://{folder}/store',
         rank=rank,
         world_size=world_size,
-        timeout=TIMEOUT,
-        **options,
+        timeout=timedelta(seconds=300),
+        backend='nccl' if device.type == 'cuda' else 'gloo',
+        device_id=device if device.type == 'cuda' else None,
     )
     try:
         result = fn(device, *args)

@@ -150,9 +150,7 @@ def train(cfg: Config) -> dict[str, Any]:
 def table(results: Sequence[dict[str, Any]], by: Sequence[str]) -> str:
     """Return a table: AP in per cent, the mean over the seeds and each.
 
-    Args:
-        results (Sequence[dict[str, Any]]): Of all runs.
-        by (Sequence[str]): What tells the ways to train apart.
+    ``by`` are the facts that tell the ways to train apart.
     """
     ways: dict[tuple, list[dict[str, Any]]] = {}
     for result in results:
@@ -173,10 +171,8 @@ def result_of(
 ) -> dict[str, Any]:
     """Return the result of a run; make the run if it is not there.
 
-    Args:
-        folder (Path): Where finished runs are a line each in ``runs.jsonl``.
-        facts (dict[str, Any]): What tells the run from others, as JSON.
-        make (Callable): Makes it, and returns what it found.
+    Finished runs are a line each in the folder's ``runs.jsonl``: the facts
+    that tell it from others, and what was found.
     """
     path = folder / 'runs.jsonl'
     lines = path.read_text().splitlines() if path.exists() else []
