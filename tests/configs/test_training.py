@@ -57,20 +57,7 @@ def small(name, images, work_dir):
     cfg.default_hooks.total_batch.total_batch_size = IMAGES
     cfg.default_hooks.sync_bn_group.bn_size = None
     cfg.custom_hooks = [dict(type='OutcomeRecorder')]
-    if name == 'bccd_r18_fpn':
-        show_shapes(cfg)
     return cfg
-
-
-def show_shapes(cfg):
-    """Shapes instead of blood cells."""
-    shapes = load('shapes_r18_fpn').train_dataloader.dataset.metainfo
-    for split in ('train', 'val', 'test'):
-        dataset = cfg[f'{split}_dataloader'].dataset
-        dataset.metainfo = shapes
-        folder = split.replace('test', 'val')
-        dataset.data_prefix.img = f'images/{folder}/'
-    cfg.model.roi_head.bbox_head.num_classes = len(shapes.classes)
 
 
 def check_norms(model, expected):
@@ -101,10 +88,11 @@ def distinct_models():
         training = dict(lr=0, updates=0, factors={}, total=8, clip=0, images=4)
         training |= dict(bn_size=None, wrapper='')
         first.setdefault(str(replace(expected, **training)), name)
-    return first.values()
+    # Parts of the others': Faster R-CNN, and ResNet-18 with its FPN.
+    return set(first.values()) - {'bccd_r18_fpn'}
 
 
-@pytest.mark.parametrize('name', distinct_models())
+@pytest.mark.parametrize('name', sorted(distinct_models()))
 def test_trains_and_predicts(name, images, tmp_path):
     expected = TABLE[name]
     cfg = small(name, images, tmp_path)

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import json
 import os
-import signal
 import subprocess
 import sys
 
@@ -63,46 +62,6 @@ def test_they_find_what_a_fresh_one_finds(kind, tmp_path):
         env.pop('KMP_INIT_AT_FORK', None)
         env.pop('KMP_DUPLICATE_LIB_OK', None)
     assert warm == cold
-
-
-@pytest.mark.parametrize(
-    ('end', 'status', 'said'),
-    [
-        ('sys.exit("error: no")', 1, 'error: no\n'),
-        ('os._exit(3)', 3, ''),
-        ('os.abort()', -signal.SIGABRT, ''),
-        ('atexit.register(print, "last")', 0, 'last\n'),
-    ],
-)
-def test_how_they_end(end, status, said):
-    script = f'import atexit, os, sys\nassert "mmdet" in sys.modules\n{end}'
-    result = run(sys.executable, '-c', script)
-    assert (result.returncode, result.stdout) == (status, said)
-
-
-def test_they_take_signals_and_keep_the_streams_apart():
-    # The caller of the tests may ignore SIGINT, as `nohup` does.
-    script = (
-        'import signal, time\n'
-        'signal.signal(signal.SIGINT, signal.default_int_handler)\n'
-        'print(1, flush=True)\n'
-        'time.sleep(3600)'
-    )
-    with start(
-        *(sys.executable, '-c', script),
-        env=environment(),
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        start_new_session=True,
-        text=True,
-    ) as process:
-        assert process.stdout.readline() == '1\n'
-        assert os.getsid(process.pid) == process.pid
-        os.killpg(process.pid, signal.SIGINT)
-        output, errors = process.communicate()
-    assert output == ''
-    assert errors.endswith('KeyboardInterrupt\n')
-    assert process.returncode == -signal.SIGINT
 
 
 def test_what_is_read_at_the_start_needs_a_fresh_one():

@@ -52,7 +52,7 @@ PR_SET_NAME, PR_SET_CHILD_SUBREAPER = 15, 36
 
 
 class Request(NamedTuple):
-    """What a process is to do: arguments of Python, or of a launcher."""
+    """What a process is to do, with arguments of Python or of a launcher."""
 
     arguments: list[str]
     cwd: str
@@ -61,12 +61,7 @@ class Request(NamedTuple):
 
 
 class Server:
-    """The caller's end of a server.
-
-    Args:
-        channel (socket.socket): Connected to it. It ends when that is closed.
-        env (dict[str, str]): Its environment.
-    """
+    """The caller's end of a server, which ends when its channel is closed."""
 
     def __init__(self, channel: socket.socket, env: dict[str, str]) -> None:
         self.channel = channel
@@ -106,14 +101,7 @@ def start_server(env: dict[str, str]) -> Server:
 
 
 class WarmPopen(subprocess.Popen):
-    """A ``Popen`` whose Python comes from a server.
-
-    Args:
-        server (Server): The server.
-        args (Sequence[str | Path]): The command.
-        **kwargs: Of ``Popen``; what a process of a server cannot do (see the
-            module) is started as ever.
-    """
+    """A ``Popen`` whose Python comes from a server, where that can run it."""
 
     def __init__(self, server: Server, args: Any, **kwargs: Any) -> None:
         self._server = server
