@@ -76,8 +76,8 @@ def rehearse(
             the config's data set.
 
     Raises:
-        ConfigError: If the length of an epoch cannot be found, there is
-            not one optimizer, or its learning rate would be scaled wrongly.
+        ConfigError: If the length of an epoch cannot be found, or the
+            learning rate would be scaled wrongly.
         PlanError: If TotalBatchHook would refuse the batch.
     """
     init_default_scope(cfg.get('default_scope') or 'mmengine')
@@ -152,11 +152,6 @@ def _runner(
     cfg: Config, gpus: int, iterations: int, accumulation: int
 ) -> Runner:
     """Build the stock schedulers and loop, of so many iterations an epoch."""
-    if 'optimizer' not in cfg.optim_wrapper:
-        raise ConfigError(
-            'optim_wrapper has no optimizer of its own: a config with several '
-            'optimizers cannot be shown.'
-        )
     loop = dict(cfg.train_cfg)
     schedulers = copy.deepcopy(cfg.get('param_scheduler') or [])
     if _by_update(cfg):

@@ -1,16 +1,10 @@
 # Copyright (c) mmdet_megdet contributors. All rights reserved.
 """Whether the advice for batch and learning rate holds: AP after training.
 
-The narrow Faster R-CNN of ``narrow_detector.py`` on generated images,
-trained by SGD in one process at 8, 32 and 128 images an update, which are 1,
-4 and 16 micro-steps of 8 images. All runs see as many images, with warm-up
-and drop at the same epochs, and BatchNorm over 8 images.
-
-At 8 images it tries three learning rates, the best of which the others start
-from; at 32 and 128 the square-root and the linear rule, the advice, and the
-advice with ``ModuleVarianceHook``. The noise scale of the square-root rule at
-32 is what is advised from. A finished run is a line in ``runs.jsonl`` of the
-folder and is not made again: the benchmark may be interrupted and continued.
+docs/which_batch.md says what is compared, and what came out. All runs see as
+many images, with warm-up and drop at the same epochs. At 8 images three
+learning rates are tried, the best of which the others start from. A finished
+run is a line in ``runs.jsonl`` of the folder and is not made again.
 
 Example::
 

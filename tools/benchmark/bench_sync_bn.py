@@ -1,15 +1,10 @@
 # Copyright (c) mmdet_megdet contributors. All rights reserved.
 """Time and memory of synchronised BatchNorm layers.
 
-Measures, side by side in one run, plain ``nn.BatchNorm2d`` (the limit
-without communication), ``MegDetSyncBN``, the usual textbook SyncBN made of
-differentiable all-reduces, and on GPUs ``nn.SyncBatchNorm``. The layers take
-turns; figures are medians, ratios are those of medians. With one rank it is
-the synchronised path that is measured, in a group of one. Where Triton's
-kernels serve, their largest error by its bound is told too, and one beyond it
-makes the exit status 1.
-
-Nothing else should run on the machine: the caption shows its load.
+Measures, side by side in one run, the layers of ``bn_layers.py``. They take
+turns; figures are medians, ratios are those of medians. Where Triton's kernels
+serve, their largest error by its bound is told too, and one beyond it makes
+the exit status 1. Nothing else should run on the machine.
 
 Example::
 
@@ -32,7 +27,7 @@ import torch
 import torch.distributed as dist
 from bn_costs import Batch, forward_backward
 from bn_layers import SwitchedBN, ways_on
-from torch.utils.benchmark import Measurement, TaskSpec, timer
+from torch.utils.benchmark import timer
 
 from mmdet_megdet.arguments import positive
 
@@ -61,7 +56,7 @@ def take_turns(
     kinds: dict[str, Callable[[], object]],
     rounds: int,
     device: torch.device,
-) -> dict[str, Measurement]:
+) -> dict[str, float]:
     """Time every kind of step once a round; called on every rank.
 
     Each round has another order, so that all kinds see the machine in the
@@ -70,7 +65,7 @@ def take_turns(
     training.
 
     Returns:
-        dict[str, Measurement]: Seconds of a step of each kind, of the rank
+        dict[str, float]: Median seconds of a step of each kind, of the rank
         that took longest.
     """
     names = list(kinds)
@@ -87,10 +82,8 @@ def take_turns(
             seconds[number, kind] = timer() - begin
     slowest = seconds[1:].to(device)
     dist.all_reduce(slowest, op=dist.ReduceOp.MAX)
-    return {
-        name: Measurement(calls, values, TaskSpec(name, ''))
-        for name, values in zip(names, slowest.T.tolist(), strict=True)
-    }
+    medians = slowest.quantile(0.5, dim=0) / calls
+    return dict(zip(names, medians.tolist(), strict=True))
 
 
 def make_batch(
@@ -140,12 +133,12 @@ def measure_layers(
     peaks = {n: bn_costs.peak_memory(v, batch) for n, v in layers.items()}
     rows = []
     for name, layer in layers.items():
-        seconds = times[name].median
+        seconds = times[name]
         row = {
             'layer': name,
             'ms': seconds * 1e3,
-            'x plain': seconds / times['plain'].median,
-            'x textbook': seconds / times['textbook'].median,
+            'x plain': seconds / times['plain'],
+            'x textbook': seconds / times['textbook'],
             'peak MiB': peaks[name] / (1 << 20),
             'peak x plain': peaks[name] / peaks['plain'],
         }

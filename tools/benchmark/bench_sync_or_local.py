@@ -1,21 +1,8 @@
 # Copyright (c) mmdet_megdet contributors. All rights reserved.
 """Whether synchronised BatchNorm pays: AP after the same training.
 
-Three ways to train Faster R-CNN R18-FPN on 8 images an update:
-
-- synced: 8 ranks x 1 image, statistics over the 8 images;
-- local: 8 ranks x 1 image, every rank's BatchNorm on its own, running
-  statistics pooled over the ranks before validation (``bn_size=1``);
-- single: one process with 8 images and plain BatchNorm's arithmetic.
-
-Two data sets: generated images whose light varies from image to image,
-and BCCD, photographs that are alike (``BCCD_ROOT`` tells where it lies). The
-configs are those of ``configs/megdet``, with the overrides of
-``narrow_detector.py``. Runs of one seed begin with the same weights and see
-the same images in every update.
-
-A finished run is a line in ``runs.jsonl`` of the folder and is not made
-again: the benchmark may be interrupted and continued.
+docs/does_it_pay.md says what is compared, and what came out. A finished run
+is a line in ``runs.jsonl`` of the folder and is not made again.
 
 Example::
 

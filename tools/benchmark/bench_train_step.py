@@ -25,6 +25,7 @@ import tempfile
 import time
 from collections.abc import Sequence
 from functools import partial
+from statistics import median
 from typing import Any
 
 import measuring
@@ -35,7 +36,7 @@ from mmdet.testing import demo_mm_inputs
 from mmengine.config import Config
 from mmengine.registry import DATASETS, MODELS
 from torch import nn
-from torch.utils.benchmark import Measurement, TaskSpec, timer
+from torch.utils.benchmark import timer
 from torch.utils.data import Dataset
 
 from mmdet_megdet.arguments import positive
@@ -48,6 +49,9 @@ HOOKS = dict(
         type='BNStatsMonitorHook', interval=2, max_collective_share=1.0
     ),
     noise=dict(type='GradientNoiseHook', interval=2),
+)
+KINDS = dict(
+    monitor=['between looks', 'a look'], noise=['not measured', 'measured']
 )
 # The first updates of each kind warm caches and allocators up.
 LEFT_OUT = 2
@@ -130,11 +134,10 @@ def choose_way(model: nn.Module, way: str) -> None:
 
 def measure(
     device: torch.device, args: argparse.Namespace
-) -> dict[str, Measurement]:
-    """Time updates of each kind; called on every rank."""
-    kinds = dict(
-        monitor=['between looks', 'a look'], noise=['not measured', 'measured']
-    ).get(args.compare) or [w for w in ways_on(device) if w != 'textbook']
+) -> dict[str, list[float]]:
+    """Return seconds of the updates of each kind; called on every rank."""
+    ways = [way for way in ways_on(device) if way != 'textbook']
+    kinds = KINDS.get(args.compare, ways)
     own = args.ranks == 1 and device.type == 'cpu'
     # torch's timer waits for a GPU.
     clock = time.process_time if own else timer
@@ -157,10 +160,7 @@ def measure(
     slowest = torch.tensor(seconds, dtype=torch.float64, device=device)
     dist.all_reduce(slowest, op=dist.ReduceOp.MAX)
     by_kind = slowest.view(-1, len(kinds))[LEFT_OUT:].T.tolist()
-    return {
-        kind: Measurement(1, values, TaskSpec(kind, ''))
-        for kind, values in zip(kinds, by_kind, strict=True)
-    }
+    return dict(zip(kinds, by_kind, strict=True))
 
 
 def parse_args(argv: Sequence[str] | None = None) -> argparse.Namespace:
@@ -180,15 +180,19 @@ def parse_args(argv: Sequence[str] | None = None) -> argparse.Namespace:
     return parser.parse_args(argv)
 
 
-def main(argv: Sequence[str] | None = None) -> dict[str, float]:
-    """Print a table of medians; return each by that of the first kind."""
+def main(argv: Sequence[str] | None = None) -> None:
+    """Print a table of medians, and of each by that of the first kind."""
     args = parse_args(argv)
     found = measuring.run_ranks(measure, args.ranks, args.threads, args)
-    base = next(iter(found))
-    ratios = {k: v.median / found[base].median for k, v in found.items()}
+    medians = {kind: median(seconds) for kind, seconds in found.items()}
+    base = next(iter(medians))
     rows = [
-        {'update': k, 'ms': found[k].median * 1e3, f'x {base}': f'{ratio:.3f}'}
-        for k, ratio in ratios.items()
+        {
+            'update': kind,
+            'ms': 1e3 * s,
+            f'x {base}': f'{s / medians[base]:.3f}',
+        }
+        for kind, s in medians.items()
     ]
     width, height = args.size
     caption = measuring.caption(
@@ -197,7 +201,6 @@ def main(argv: Sequence[str] | None = None) -> dict[str, float]:
         f'{args.micro_steps} micro-steps; median of {args.updates} updates',
     )
     print(f'{measuring.markdown(rows)}\n\n{caption}')
-    return ratios
 
 
 if __name__ == '__main__':

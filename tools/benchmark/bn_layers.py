@@ -1,5 +1,10 @@
 # Copyright (c) mmdet_megdet contributors. All rights reserved.
-"""The BatchNorm layers that are compared: ways to normalise a batch."""
+"""The BatchNorm layers that are compared: ways to normalise a batch.
+
+Plain BatchNorm is the limit without communication. With one rank the others
+are measured on their synchronised paths, in a group of one, which layers leave
+to ``F.batch_norm`` otherwise.
+"""
 
 from __future__ import annotations
 
@@ -17,11 +22,7 @@ from mmdet_megdet.upstream.torch_names import synchronised_batch_norm
 
 
 def ours(layer: MegDetSyncBN, x: Tensor) -> Tensor:
-    """Normalise as ``MegDetSyncBN``, synchronised in a group of one rank too.
-
-    The layer itself leaves that case to ``F.batch_norm``, so what the
-    synchronised path costs beyond communication could not be seen.
-    """
+    """Normalise as ``MegDetSyncBN``."""
     if dist.get_world_size() > 1:
         return MegDetSyncBN.forward(layer, x)
     running = Running(
@@ -73,7 +74,7 @@ def textbook(layer: nn.Module, x: Tensor) -> Tensor:
 
 
 def torchs(layer: nn.Module, x: Tensor) -> Tensor:
-    """Normalise as ``nn.SyncBatchNorm``, in a group of one rank too."""
+    """Normalise as ``nn.SyncBatchNorm``."""
     layer.num_batches_tracked.add_(1)
     return synchronised_batch_norm(layer, x)
 

@@ -99,10 +99,8 @@ def interpreted(run: Callable[[], object], x: Tensor) -> Count:
     """Count what Triton's kernels read and write of large tensors."""
     from triton.runtime import interpreter
 
-    builder, kind = (
-        interpreter.interpreter_builder,
-        interpreter.InterpretedFunction,
-    )
+    builder = interpreter.interpreter_builder
+    kind = interpreter.InterpretedFunction
     load, store = builder.create_masked_load, builder.create_masked_store
     start = kind.run
     large: list[range] = []

@@ -94,12 +94,10 @@ def parser_for(
 
 
 def prepare(args: argparse.Namespace) -> None:
-    """Generate the images, and tell the config where they lie.
-
-    In the parent of all ranks: these are forked, and need not import it all.
-    """
+    """Generate the images, and tell the config where they lie."""
     if torch.cuda.is_available():  # MMEngine would take it
         sys.exit('error: this trains on CPUs: set CUDA_VISIBLE_DEVICES=-1')
+    # Ranks, which are forked, need not import it all.
     register_all_modules(init_default_scope=False)
     # Threads are not taken along.
     cv2.setNumThreads(0)
