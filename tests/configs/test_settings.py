@@ -55,33 +55,6 @@ def test_settings(name):
     assert 'custom_hooks' not in cfg
 
 
-def mmdets_own(path):
-    return Config.fromstring(f"_base_ = 'mmdet::{path}.py'", '.py')
-
-
-@pytest.mark.parametrize('name', ['coco_instance', 'coco_detection'])
-def test_coco_is_mmdets_in_updates(name):
-    cfg = Config.fromfile(CONFIGS / '_base_' / f'{name}.py')
-    own = mmdets_own(f'_base_/datasets/{name}')
-    for split in ('train', 'val'):
-        pipelines = [
-            without_scopes(c[f'{split}_dataloader'].dataset.pipeline)
-            for c in (cfg, own)
-        ]
-        assert pipelines[0] == pipelines[1]
-    assert cfg.val_evaluator.metric == own.val_evaluator.metric
-    assert cfg.test_evaluator == cfg.val_evaluator
-    assert cfg.train_dataloader.batch_sampler.type == 'UpdateBatchSampler'
-
-
-def test_the_recipe_knows_no_model_and_no_data():
-    cfg = Config.fromfile(CONFIGS / '_base_' / 'recipe_256bs.py')
-    taken = mmdets_own('_base_/models/retinanet_r50_fpn')
-    taken.merge_from_dict(mmdets_own('_base_/datasets/coco_detection'))
-    # Bases with a key in common are refused.
-    assert cfg.keys().isdisjoint(taken.keys())
-
-
 @every_config
 def test_learning_rates(name):
     cfg, expected = load(name), TABLE[name]
