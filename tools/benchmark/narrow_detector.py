@@ -112,9 +112,12 @@ def config(
 ) -> Config:
     """Return the config of a run, with settings over those of all runs."""
     cfg = Config.fromfile(ROOT / 'configs' / 'megdet' / f'{data}_r18_fpn.py')
+    # Runners of one process share what has the same name.
+    name = '_'.join(folder.parts[-3:])
     length = {
         'work_dir': str(folder),
-        'experiment_name': '_'.join(folder.parts[-3:]),
+        'experiment_name': name,
+        'visualizer.name': name,
         'train_cfg.max_epochs': epochs,
         'train_cfg.val_interval': epochs,
         'param_scheduler.1.end': epochs,
