@@ -55,9 +55,7 @@ def test_images_for_each_number_of_machines(tmp_path):
         (
             '--resume --images-per-gpu 8',
             {},
-            r'2 machine\(s\): 2 GPU\(s\) x 8 image\(s\) per GPU = 16 at once '
-            'are more than a total batch of 8. Nothing is rounded. What would '
-            'run: --max-images-per-gpu 8',
+            r'2 machine\(s\): .* What would run: --max-images-per-gpu 8',
         ),
         (
             '--resume --max-images-per-gpu 8',

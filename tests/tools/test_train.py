@@ -3,7 +3,6 @@ from __future__ import annotations
 
 import argparse
 import re
-from collections import Counter
 
 import pytest
 import torch
@@ -32,32 +31,6 @@ def test_from_another_directory_uninstalled(tmp_path):
     assert second.returncode == 0, second.stdout
     assert error_of(second.stdout) == error_of(first.stdout)
     assert (tmp_path / 'predictions.pkl').exists()
-
-
-def test_trust_checkpoint(tmp_path):
-    path, options = tmp_path / 'odd.pth', ['--work-dir', tmp_path]
-    torch.save(dict(state_dict={}, extra=Counter, also=print), path)
-    refused = run(TOOLS / 'test.py', TINY_CONFIG, path, *options)
-    assert refused.returncode == 1
-    assert f'error: {path} holds builtins.print, which' in refused.stdout
-    assert 'Traceback' not in refused.stdout
-    options.append('--trust-checkpoint')
-    trusted = run(TOOLS / 'test.py', TINY_CONFIG, path, *options)
-    assert trusted.returncode == 0, trusted.stdout
-
-
-@pytest.mark.parametrize(
-    ('tool', 'arguments', 'message'),
-    [
-        ('train.py', ['none.py'], 'error: there is no config file none.py'),
-        ('test.py', [TINY_CONFIG, 'a.pth'], 'error: there is no checkpoint a'),
-    ],
-)
-def test_mistakes(tmp_path, tool, arguments, message):
-    result = run(TOOLS / tool, *arguments, cwd=tmp_path)
-    assert result.returncode == 1
-    assert message in result.stdout
-    assert 'Traceback' not in result.stdout
 
 
 def apply(cfg=None, **options):
