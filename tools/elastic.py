@@ -38,11 +38,7 @@ from mmdet_megdet.upstream.torchrun_names import run_torchrun
 
 
 def read_machines(text: str) -> range:
-    """Read ``MIN:MAX``.
-
-    Raises:
-        ConfigError: If there can be no such numbers.
-    """
+    """Read ``MIN:MAX``."""
     least, _, most = text.partition(':')
     if not (least.isdecimal() and most.isdecimal()) or not (
         1 <= int(least) <= int(most)
@@ -62,10 +58,6 @@ def check_training(args: argparse.Namespace) -> dict[int, int]:
 
     Returns:
         dict[int, int]: Images per GPU by number of machines.
-
-    Raises:
-        ConfigError: If it could not, for one of the numbers.
-        MachinesError: If the batch cannot be split for one of the numbers.
     """
     machines = read_machines(args.nnodes)
     if Path(args.training_script).name != 'train.py':
@@ -95,11 +87,9 @@ def check_training(args: argparse.Namespace) -> dict[int, int]:
         )
     total, bn_sizes = planned_batch(cfg)
     fewer = 'max_images_per_gpu' in options
-    images = (
-        options.max_images_per_gpu
-        if fewer
-        else cfg.train_dataloader.batch_size
-    )
+    images = cfg.train_dataloader.batch_size
+    if fewer:
+        images = options.max_images_per_gpu
     gpus = int(args.nproc_per_node)
     return images_by_machines(machines, gpus, images, total, bn_sizes, fewer)
 

@@ -38,32 +38,18 @@ from mmdet_megdet.upstream.mmengine_names import draw_on_every_rank
 def parse_args(arguments: Sequence[str] | None = None) -> argparse.Namespace:
     """Read the command line, or what is given in its place."""
     parser = argparse.ArgumentParser(description='Test a detector')
-    parser.add_argument('config', help='config file')
-    parser.add_argument('checkpoint', help='checkpoint file or address')
-    parser.add_argument(
-        '--out', help='write the predictions to this .pkl or .pickle file'
-    )
-    parser.add_argument(
-        '--show', action='store_true', help='show the predictions'
-    )
-    parser.add_argument(
-        '--show-dir',
-        help='write images of the predictions to work_dir/timestamp/<this>',
-    )
-    parser.add_argument(
-        '--wait-time',
-        type=float,
-        default=2,
-        help='seconds that --show shows an image',
-    )
-    parser.add_argument(
-        '--tta', action='store_true', help='augment at test time'
-    )
+    add = parser.add_argument
+    add('config', help='config file')
+    add('checkpoint', help='checkpoint file or address')
+    add('--out', help='write the predictions to this .pkl or .pickle file')
+    add('--show', action='store_true', help='show the predictions')
+    where = 'write images of the predictions to work_dir/timestamp/<this>'
+    add('--show-dir', help=where)
+    seconds = 'seconds that --show shows an image'
+    add('--wait-time', type=float, default=2, help=seconds)
+    add('--tta', action='store_true', help='augment at test time')
     add_common_options(parser)
-    args = parser.parse_args(arguments)
-    if args.out and not args.out.endswith(('.pkl', '.pickle')):
-        parser.error(f'--out {args.out} must end in .pkl or .pickle')
-    return args
+    return parser.parse_args(arguments)
 
 
 def augment_at_test_time(cfg: Config) -> None:
@@ -102,10 +88,6 @@ def name_by_folder(visualizer: Visualizer, dataset: BaseDataset) -> None:
 
     mmdet names it by the image's file alone, and images of one name in two
     folders would overwrite each other.
-
-    Args:
-        visualizer (Visualizer): Told by mmdet's hook where to write.
-        dataset (BaseDataset): What is tested.
     """
     infos = map(dataset.get_data_info, range(len(dataset)))
     folders = {os.path.dirname(os.path.abspath(i['img_path'])) for i in infos}

@@ -40,43 +40,44 @@ from mmdet_megdet.runtime import check_auto_scale_lr, find_hook
 def parse_args(arguments: Sequence[str] | None = None) -> argparse.Namespace:
     """Read the command line, or what is given in its place."""
     parser = argparse.ArgumentParser(description='Train a detector')
-    parser.add_argument('config', help='config file')
-    parser.add_argument(
-        '--amp', action='store_true', help='train in mixed precision (GPU)'
-    )
-    parser.add_argument(
+    add = parser.add_argument
+    add('config', help='config file')
+    amp = 'train in mixed precision (GPU)'
+    add('--amp', action='store_true', help=amp)
+    add(
         '--auto-scale-lr',
         action='store_true',
         help='scale the learning rate by world size x images per GPU / '
         'auto_scale_lr.base_batch_size of the config',
     )
-    parser.add_argument(
+    add(
         '--resume',
         nargs='?',
         const='auto',
         help='continue from this checkpoint; without a path, from the latest '
         'one in the work folder, or from the beginning if there is none',
     )
-    parser.add_argument(
+    # The others are left to the config where they are not given.
+    unset = argparse.SUPPRESS
+    add(
         '--bn-size',
         type=bn_size,
-        default=argparse.SUPPRESS,
+        default=unset,
         help='take the statistics of BatchNorm over this many images, or '
-        "over those of all ranks ('none'); without it as the config says",
+        "over those of all ranks ('none')",
     )
     images = parser.add_mutually_exclusive_group()
     images.add_argument(
         '--images-per-gpu',
         type=positive,
-        default=argparse.SUPPRESS,
-        help='images that each GPU takes at once; without it as '
-        'train_dataloader.batch_size says. TotalBatchHook adapts the '
+        default=unset,
+        help='images that each GPU takes at once; TotalBatchHook adapts the '
         'accumulation',
     )
     images.add_argument(
         '--max-images-per-gpu',
         type=positive,
-        default=argparse.SUPPRESS,
+        default=unset,
         help='images that fit a GPU: each takes the most up to that with '
         'which total batch and BN size divide on the GPUs that there are',
     )
@@ -126,14 +127,7 @@ def apply_options(cfg: Config, args: argparse.Namespace) -> None:
 
 
 def check_same_start(cfg: Config) -> None:
-    """Check that all ranks resume from the same checkpoint.
-
-    Args:
-        cfg (Config): This rank's config; the process group must exist.
-
-    Raises:
-        CheckpointError: If the ranks see different work folders.
-    """
+    """Check that all ranks resume from the same checkpoint; a collective."""
     start = cfg.load_from if cfg.get('resume') else 'none'
     found = differences(all_gather_object({'the checkpoint': start}))
     if found is not None:

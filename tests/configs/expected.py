@@ -21,37 +21,21 @@ EPOCHS_24 = {1599: 1, 1600: 0.1, 2199: 0.1, 2200: 0.01, 2399: 0.01}
 
 @dataclass(frozen=True)
 class Expected:
-    """What a config is for; the defaults are r50_fpn_256bs.py's.
-
-    Attributes:
-        detector (str): Class of the detector.
-        masks (bool): Whether it predicts masks.
-        norms (dict[str, int]): Number of norm layers by part of the model;
-            all of them are MegDetSyncBN.
-        kinds (dict[str, tuple]): eps and momentum, where not PyTorch's
-            defaults.
-        images (int): Images per GPU.
-        total (int): Images of an update.
-        bn_size (int, optional): Images of BatchNorm's statistics.
-        lr (float): The learning rate after the warm-up.
-        updates (int): Updates of an epoch, for the factors.
-        factors (dict[int, float]): The factor of it that an update uses.
-        optimizer (str): Class of the optimizer.
-        wrapper (str): Class of its wrapper.
-        clip (float): Largest norm of the gradient.
-        with_cp (bool): Whether the backbone's activations are recomputed.
-    """
+    """What a config is for; the defaults are r50_fpn_256bs.py's."""
 
     detector: str = 'CascadeRCNN'
     masks: bool = True
-    # ResNet-50; four lateral and four output convolutions.
+    # By part of the model, all MegDetSyncBN: ResNet-50's, and those of four
+    # lateral and four output convolutions.
     norms: dict = field(default_factory=lambda: dict(backbone=53, neck=8))
+    # eps and momentum by part of the model, where not PyTorch's defaults.
     kinds: dict = field(default_factory=dict)
-    images: int = 4
+    images: int = 4  # per GPU
     total: int = 256
     bn_size: int | None = 32
     lr: float = 0.04
-    updates: int = 100
+    updates: int = 100  # of an epoch, for the factors
+    # Of the learning rate, by update.
     factors: dict = field(default_factory=lambda: LINEAR | EPOCHS_24)
     optimizer: str = 'SGD'
     wrapper: str = 'OptimWrapper'

@@ -13,10 +13,9 @@ import mmdet_megdet  # noqa: F401  lets the README's bases be found
 from tests.configs.expected import CONFIGS, TABLE, every_config, load
 from tests.tools.command import TOOLS
 
-sys.path += [str(TOOLS), str(TOOLS / 'analysis')]  # as for scripts there
+sys.path.append(str(TOOLS / 'analysis'))  # as for scripts there
 
-import plan
-import rehearsal
+import plot_schedule
 
 
 def test_no_config_is_left_out():
@@ -56,69 +55,16 @@ def test_settings(name):
     assert 'custom_hooks' not in cfg
 
 
-def mmdets_own(path):
-    return Config.fromstring(f"_base_ = 'mmdet::{path}.py'", '.py')
-
-
-@pytest.mark.parametrize('name', ['coco_instance', 'coco_detection'])
-def test_coco_is_mmdets_in_updates(name):
-    cfg = Config.fromfile(CONFIGS / '_base_' / f'{name}.py')
-    own = mmdets_own(f'_base_/datasets/{name}')
-    for split in ('train', 'val'):
-        pipelines = [
-            without_scopes(c[f'{split}_dataloader'].dataset.pipeline)
-            for c in (cfg, own)
-        ]
-        assert pipelines[0] == pipelines[1]
-    assert cfg.val_evaluator.metric == own.val_evaluator.metric
-    assert cfg.test_evaluator == cfg.val_evaluator
-    assert cfg.train_dataloader.batch_sampler.type == 'UpdateBatchSampler'
-
-
-def test_the_recipe_knows_no_model_and_no_data():
-    cfg = Config.fromfile(CONFIGS / '_base_' / 'recipe_256bs.py')
-    taken = mmdets_own('_base_/models/retinanet_r50_fpn')
-    taken.merge_from_dict(mmdets_own('_base_/datasets/coco_detection'))
-    # Bases with a key in common are refused.
-    assert cfg.keys().isdisjoint(taken.keys())
-
-
 @every_config
 def test_learning_rates(name):
     cfg, expected = load(name), TABLE[name]
     gpus = 1 if expected.total == 8 else 8
     updates = expected.updates
-    schedule = rehearsal.rehearse(cfg, gpus, epoch_length=updates)
-    assert len(schedule.updates) == updates * cfg.train_cfg.max_epochs
+    images = updates * expected.total
+    rates = plot_schedule.rehearse(cfg, gpus, images).rates
+    assert len(rates) == updates * cfg.train_cfg.max_epochs
     for update, factor in expected.factors.items():
-        assert schedule.updates[update].lr == pytest.approx(
-            expected.lr * factor, rel=1e-12
-        )
-
-
-@pytest.mark.parametrize(
-    'name', [name for name, expected in TABLE.items() if expected.bn_size]
-)
-def test_plan_for_eight_gpus(name, monkeypatch, capsys):
-    expected = TABLE[name]
-    options = dict(
-        total_batch=expected.total,
-        bn_size=expected.bn_size,
-        warmup_updates=load(name).param_scheduler[0].end,
-    )
-    words = [
-        f'--{option.replace("_", "-")}={number}'
-        for option, number in options.items()
-    ]
-    command = ['plan.py', f'8x{expected.images}', *words]
-    monkeypatch.setattr(sys, 'argv', command)
-    assert plan.main() == 0
-    output = capsys.readouterr().out
-    assert f'total batch     {expected.total} images\n' in output
-    assert f'BN statistics   {expected.bn_size} images\n' in output
-    assert f'epoch           {117266 // expected.total} updates' in output
-    # Nothing else is to be said of it.
-    assert output.splitlines()[-1].startswith('warm-up')
+        assert rates[update] == pytest.approx(expected.lr * factor, rel=1e-12)
 
 
 def test_readme_has_every_config():

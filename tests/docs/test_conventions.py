@@ -71,14 +71,6 @@ def test_a_momentum_copied_untranslated_forgets_at_once():
     torch.testing.assert_close(norm.running_mean, 0.99 * x.mean(0))
 
 
-def test_the_size_of_the_biased_variance():
-    """The page's figures: 32 images of 1333x800, padded to 1344x800."""
-    first, last = 32 * 672 * 400, 32 * 42 * 25
-    assert first - 1 == pytest.approx(8.6e6, rel=0.001)
-    assert last - 1 == pytest.approx(33_600, rel=0.001)
-    assert round(100 / 7) == 14
-
-
 @pytest.mark.parametrize('name', CONVENTIONS)
 def test_the_pages_row(name, root):
     page = (root / 'docs' / 'conventions.md').read_text()

@@ -53,14 +53,14 @@ def is_config(block: Block) -> bool:
     return len(names) == len(lines) and '_base_' not in names
 
 
-def types_of(node: Any) -> set[str]:
-    """All types that a config names."""
+def parts_of(node: Any) -> list[dict]:
+    """Dicts that name a type, anywhere in a config."""
     if isinstance(node, dict):
-        own = {node['type']} if isinstance(node.get('type'), str) else set()
-        return own.union(*map(types_of, node.values()))
+        own = [node] if isinstance(node.get('type'), str) else []
+        return own + [p for value in node.values() for p in parts_of(value)]
     if isinstance(node, list | tuple):
-        return set().union(*map(types_of, node))
-    return set()
+        return [part for value in node for part in parts_of(value)]
+    return []
 
 
 def registered() -> set[str]:
@@ -73,16 +73,6 @@ def registered() -> set[str]:
         if isinstance(registry, mmengine.registry.Registry)
         for name in registry.module_dict
     }
-
-
-def parts_of(node: Any) -> list[dict]:
-    """Dicts whose type is one of this package's, anywhere in a config."""
-    if isinstance(node, dict):
-        own = [node] if node.get('type') in PARTS else []
-        return own + [p for value in node.values() for p in parts_of(value)]
-    if isinstance(node, list | tuple):
-        return [part for value in node for part in parts_of(value)]
-    return []
 
 
 def construct(type: str, **given) -> None:
@@ -107,20 +97,16 @@ def construct(type: str, **given) -> None:
         assert given.keys() <= known
 
 
-@pytest.mark.parametrize('block', PYTHON, ids=str)
-def test_python_parses(block):
-    ast.parse(block.text)
-
-
-@pytest.mark.parametrize('block', filter(is_config, PYTHON), ids=str)
+@pytest.mark.parametrize(
+    'block', filter(is_config, PYTHON), ids=lambda b: b.place
+)
 def test_parts_take_the_arguments_that_they_are_given(block):
     cfg = Config.fromstring(block.text, '.py')
-    assert types_of(cfg.to_dict()) <= registered() | COMM_HOOKS
-    named = [name for name in PARTS if f"'{name}'" in block.text]
     parts = parts_of(cfg.to_dict())
-    assert {part['type'] for part in parts} == set(named)
+    assert {part['type'] for part in parts} <= registered() | COMM_HOOKS
     for part in parts:
-        construct(**part)
+        if part['type'] in PARTS:
+            construct(**part)
 
 
 def test_every_part_is_on_a_page():
@@ -130,22 +116,6 @@ def test_every_part_is_on_a_page():
     shown = [name for name in PARTS if not name.endswith(silent)]
     assert len(shown) >= 9
     assert [name for name in shown if f'`{name}' not in pages] == []
-
-
-def test_a_child_keeps_default_hooks_alone(tmp_path):
-    """What a child config does to the hooks of its base."""
-    hook = "dict(type='TotalBatchHook')"
-    (tmp_path / 'base.py').write_text(
-        f'custom_hooks = [{hook}]\ndefault_hooks = dict(total_batch={hook})\n'
-    )
-    (tmp_path / 'child.py').write_text(
-        "_base_ = './base.py'\n"
-        "custom_hooks = [dict(type='EMAHook')]\n"
-        "default_hooks = dict(logger=dict(type='LoggerHook'))\n"
-    )
-    cfg = Config.fromfile(tmp_path / 'child.py')
-    assert cfg.custom_hooks == [dict(type='EMAHook')]
-    assert cfg.default_hooks.total_batch.type == 'TotalBatchHook'
 
 
 def test_the_loop_without_mmengine(tmp_path):
@@ -164,10 +134,3 @@ def test_the_loop_without_mmengine(tmp_path):
     plain.load_state_dict(state)
     assert plain[1].num_batches_tracked == 3
     assert (plain[1].running_var != 1).all()
-
-
-def test_marks_are_known():
-    known = ('run: ', 'file: ', 'needs ')
-    marked = [b for b in PYTHON if b.mark]
-    assert marked
-    assert [str(b) for b in marked if not b.mark.startswith(known)] == []

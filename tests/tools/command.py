@@ -29,16 +29,11 @@ def start(
     cold: bool = False,
     **kwargs: Any,
 ) -> subprocess.Popen:
-    """Start a command with this interpreter, from anywhere.
+    """Start a command; a ``.py`` file is run by this interpreter.
 
-    Args:
-        *command: Program and arguments; a ``.py`` file is run by this
-            interpreter.
-        env (dict[str, str]): Of ``environment``.
-        cold (bool): Whether it starts as a user starts it, with a fresh
-            interpreter for each process. Defaults to False: what Python there
-            is begins with torch and mmdet imported (``warm.py``).
-        **kwargs: Of ``subprocess.Popen``.
+    ``cold`` starts it as a user does, with a fresh interpreter for each
+    process. Otherwise what Python there is begins with torch and mmdet
+    imported (``warm.py``).
     """
     words = [str(word) for word in command]
     if words[0].endswith('.py'):
@@ -61,15 +56,8 @@ def run(
 ) -> subprocess.CompletedProcess:
     """Run a command as ``start`` does, without a GPU.
 
-    Args:
-        *command: Program and arguments.
-        cwd (Path, optional): Working directory. Defaults to None: this one.
-        cold (bool): As for ``start``.
-        **variables: Further environment variables.
-
-    Returns:
-        subprocess.CompletedProcess: With stdout and stderr together, as
-            text, in ``stdout``.
+    Further environment variables are given by name. The result has stdout and
+    stderr together, as text, in ``stdout``.
     """
     with start(
         *command,
@@ -85,11 +73,7 @@ def run(
         except subprocess.TimeoutExpired:
             left = [f'{p.pid} {p.status()}' for p in descendants(process.pid)]
             kill_tree(process.pid)
-            try:
-                output, _ = process.communicate(timeout=9)
-            except subprocess.TimeoutExpired as held:
-                # Somebody who is no descendant any more has the pipe.
-                output = f'{held.output} (still open)'
+            output, _ = process.communicate(timeout=9)
             raise AssertionError(
                 f'no end after {PATIENCE} s, with processes {left}:\n{output}'
             ) from None

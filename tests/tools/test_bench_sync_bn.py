@@ -1,39 +1,31 @@
 # Copyright (c) mmdet_megdet contributors. All rights reserved.
-"""The benchmarks of the layer and of a training step."""
+"""The benchmarks of layers and of a training step."""
 
 from __future__ import annotations
 
-import json
 import sys
-from argparse import Namespace
+from types import SimpleNamespace
 
-import cv2
 import pytest
 import torch
 import torch.distributed as dist
+from mmengine.visualization import Visualizer
 from torch import nn
-from torch.utils.benchmark import Measurement, TaskSpec
 
-from mmdet_megdet.sync_bn import MegDetSyncBN
 from tests.distributed.ranks import run_ranks
-from tests.tools.command import TOOLS
+from tests.tools.command import ROOT, TOOLS, run
 
 sys.path.insert(0, str(TOOLS / 'benchmark'))  # as for a script there
 
+import bench_annotations
 import bench_sync_bn
 import bench_train_step
 import bn_costs
 import bn_layers
 import measuring
-import training_steps
 
-SHAPES = {'2x3x4x5': 3, '1x8x6x7': 8}
 LAYERS = ['plain', 'ours', 'textbook']
 CPU = torch.device('cpu')
-
-
-def batch_of(*shape):
-    return bn_costs.make_batch(shape, 'float32', 'contiguous', CPU)
 
 
 @pytest.fixture
@@ -45,64 +37,20 @@ def one_rank(tmp_path):
     dist.destroy_process_group()
 
 
-@pytest.fixture(scope='module')
-def rows(tmp_path_factory):
-    """What a run with two shapes on one and on two ranks leaves."""
-    folder = tmp_path_factory.mktemp('bench') / 'out'
-    shapes = [name.replace('x', ',') for name in SHAPES]
-    words = ['--shapes', *shapes, '--repeats', '1', '--out', str(folder)]
-    found = bench_sync_bn.main([*words, '--device', 'cpu'])
-    content = json.loads((folder / 'sync_bn.json').read_text())
-    assert content['rows'] == found
-    # Not an empty sheet.
-    assert cv2.imread(str(folder / 'sync_bn.png')).std() > 10
-    return found
-
-
-def test_every_layer_has_a_row(rows):
+@pytest.mark.parametrize('ranks', [1, 2])
+def test_every_layer_has_a_row(ranks):
+    words = ['--shapes', '2,3,4,5', '1,8,6,7', '--repeats', '1']
+    args = bench_sync_bn.parse_args(words)
+    rows = measuring.run_ranks(bench_sync_bn.measure, ranks, 1, args)
     assert [(r['ranks'], r['input'], r['layer']) for r in rows] == [
         (ranks, shape, layer)
-        for ranks in (1, 2)
-        for shape in SHAPES
+        for shape in ('2x3x4x5', '1x8x6x7')
         for layer in LAYERS
     ]
-
-
-def test_bytes_sent_do_not_grow_with_the_ranks(rows):
-    for row in rows:
-        channels = SHAPES[row['input']]
-        assert (
-            row['bytes sent']
-            == dict(
-                plain='0 + 0',
-                ours=f'{8 * (2 * channels + 1)} + {8 * 2 * channels}',
-                textbook=f'{4 * 2 * channels} + {4 * 2 * channels}',
-            )[row['layer']]
-        )
-
-
-def test_ratios_are_those_of_medians(one_rank, monkeypatch):
-    seconds = dict(plain=[1, 2, 9], ours=[5, 8, 4], textbook=[10, 10, 10])
-    task = TaskSpec('', '')
-    measured = {k: Measurement(1, v, task) for k, v in seconds.items()}
-    monkeypatch.setattr(measuring, 'take_turns', lambda *_, **__: measured)
-    rows = bench_sync_bn.measure_layers(batch_of(2, 3, 4, 5), 3, None)
-    assert [row['both ms'] for row in rows] == [2e3, 5e3, 10e3]
-    assert [row['x plain'] for row in rows] == [1, 2.5, 5]
-    assert [row['x textbook'] for row in rows] == [0.2, 0.5, 1]
-    assert rows[0]['peak x plain'] == 1
-
-
-def test_kinds_take_turns(one_rank):
-    calls = []
-    kinds = {name: lambda name=name: calls.append(name) for name in 'ABC'}
-    measured = measuring.take_turns(kinds, 3, CPU, calls=2)
-    # The round of warm-up is the first; each has another order.
-    assert ''.join(calls) == 'AABBCC' + 'BBCCAA' + 'CCAABB' + 'AABBCC'
-    assert {name: len(m.times) for name, m in measured.items()} == dict(
-        A=3, B=3, C=3
-    )
-    assert all(m.number_per_run == 2 for m in measured.values())
+    for plain, _ours, textbook in (rows[:3], rows[3:]):
+        assert plain['x plain'] == textbook['x textbook'] == 1
+        assert textbook['x plain'] == textbook['ms'] / plain['ms']
+        assert plain['peak x plain'] == 1
 
 
 class Hungry(nn.BatchNorm2d):
@@ -114,7 +62,9 @@ class Hungry(nn.BatchNorm2d):
 
 
 def test_peak_memory_sees_a_momentary_allocation(one_rank):
-    batch = batch_of(2, 8, 50, 50)
+    batch = bench_sync_bn.make_batch(
+        (2, 8, 50, 50), 'float32', 'contiguous', CPU
+    )
     peak = bn_costs.peak_memory(Hungry(8), batch)
     # Input and gradient of the output are there too; vectors are small.
     assert 0 <= peak - 12 * batch.x.nbytes < 0.01 * batch.x.nbytes
@@ -124,59 +74,36 @@ def outputs_and_gradients(rank, world_size):
     """Largest errors of the layers against one BatchNorm on all ranks."""
     whole = torch.Generator().manual_seed(0)
     x, dy = torch.randn(2, 2 * world_size, 4, 6, 6, generator=whole).double()
-    plain = nn.BatchNorm2d(4).double()
     x.requires_grad_()
-    y = plain(x)
+    y = nn.BatchNorm2d(4).double()(x)
     y.backward(dy)
-    errors = {}
     own = slice(2 * rank, 2 * rank + 2)
     batch = bn_costs.Batch(
         x[own].detach().float().requires_grad_(), dy[own].float()
     )
-    layers = bn_layers.make_layers(4, CPU)
-    for name in ('ours', 'textbook'):
-        got = bn_costs.forward_backward(layers[name], batch)
-        errors[name] = [
+    layer, errors = bn_layers.SwitchedBN(4), {}
+    for layer.way in ('ours', 'textbook'):
+        got = bn_costs.forward_backward(layer, batch)
+        errors[layer.way] = [
             (a - b).abs().max().item()
             for a, b in zip(got, (y[own], x.grad[own]), strict=False)
         ]
-    synchronises = isinstance(layers['ours'], MegDetSyncBN)
-    return errors, synchronises
+    return errors
 
 
 @pytest.mark.parametrize('world_size', [1, 2])
 def test_synchronised_layers_agree_on_benign_inputs(world_size):
-    for errors, synchronises in run_ranks(outputs_and_gradients, world_size):
-        assert synchronises
+    for errors in run_ranks(outputs_and_gradients, world_size):
         # Values up to 4 near mean 0 and variance 1: some 100 roundings of
         # 2^-24, relative to at most 4^2 in the gradient.
         for name, error in errors.items():
             assert max(error) < 100 * 16 * 2.0**-24, (name, error)
 
 
-@pytest.mark.parametrize(
-    ('words', 'reason'),
-    [
-        (['--shapes', '2,3'], "'2,3' is not N,C,H,W"),
-        (['--shapes', '1,3,1,1'], 'one value per channel'),
-        (['--repeats', '0'], '0 must be 1 or more'),
-        (
-            ['--device', 'cuda', '--world-sizes', '99'],
-            '99 rank(s) need a GPU each',
-        ),
-    ],
-)
-def test_bad_options_are_refused(words, reason, capsys):
-    with pytest.raises(SystemExit):
-        bench_sync_bn.parse_args(words)
-    assert reason in capsys.readouterr().err
-
-
 @pytest.mark.skipif(not torch.cuda.is_available(), reason='needs a GPU')
 def test_on_a_gpu():
-    rows = bench_sync_bn.main(
-        ['--shapes', '2,64,50,76', '--world-sizes', '1', '--repeats', '2']
-    )
+    args = bench_sync_bn.parse_args(['--shapes', '2,64,50,76'])
+    rows = measuring.run_ranks(bench_sync_bn.measure, 1, 1, args)
     named = {row['layer']: row for row in rows}
     assert list(named) == [*LAYERS, 'nn.SyncBatchNorm']
     assert named['ours']['host syncs'] == 0
@@ -185,72 +112,88 @@ def test_on_a_gpu():
     assert 'WRONG' not in named['ours']['largest error']
 
 
-def models_of_the_training_step(rank, world_size):
-    models = [
-        training_steps.make_model(norm, CPU, training_steps.CONFIG)[0].module
-        for norm in bench_train_step.norms(CPU).values()
-    ]
-    count = [
-        sum(isinstance(m, MegDetSyncBN) for m in model.modules())
-        for model in models
-    ]
-    return count, *(model.state_dict() for model in models)
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ('compare', 'kinds'),
+    [
+        ('sync', ['plain', 'ours']),
+        ('monitor', ['between looks', 'a look']),
+        ('noise', ['not measured', 'measured']),
+    ],
+)
+def test_kinds_of_updates(compare, kinds, one_rank, monkeypatch):
+    """By a clock that counts what only the latter does."""
+    calls = []
+
+    def counted(holder, name):
+        function = getattr(holder, name)
+
+        def call(*args, **kwargs):
+            calls.append(name)
+            return function(*args, **kwargs)
+
+        monkeypatch.setattr(holder, name, call)
+
+    counted(dist, 'all_reduce')
+    # Curves of what was found.
+    counted(Visualizer, 'add_scalars')
+    clock = SimpleNamespace(process_time=lambda: float(len(calls)))
+    monkeypatch.setattr(bench_train_step, 'time', clock)
+    monkeypatch.setenv('LOCAL_RANK', '0')
+    words = ['--compare', compare, '--ranks', '1', '--updates', '2']
+    words += ['--images', '1', '--size', '64', '64']
+    args = bench_train_step.parse_args(words)
+    measured = bench_train_step.measure(CPU, args)
+    assert list(measured) == kinds
+    assert measured[kinds[0]] == [0, 0]
+    assert min(measured[kinds[1]]) > 0
 
 
-def test_all_models_of_the_training_step_begin_alike():
-    ((count, plain, *others),) = run_ranks(models_of_the_training_step, 1)
-    assert count == [0, 0, 20 + 8]  # backbone and FPN
-    for other in others:
-        assert plain.keys() == other.keys()
-        for name, value in plain.items():
-            assert torch.equal(value, other[name]), name
+def test_passes_and_launches_are_those_of_the_docs():
+    # Triton reads its variable when it is imported.
+    done = run(TOOLS / 'benchmark' / 'bn_traffic.py', cold=True)
+    assert done.returncode == 0, done.stdout
+    table = [n for n in done.stdout.splitlines() if n.startswith('|')]
+    assert len(table) == 12
+    docs = (ROOT / 'docs' / 'sync_bn.md').read_text()
+    assert '\n'.join(table) in docs
+    for line in table[2:]:
+        name, *_, passes, launches = (c.strip() for c in line.split('|')[1:-1])
+        if name == 'Triton':
+            # The limit; and no more launches than were allowed.
+            assert (passes, int(launches) <= 14) == ('8', True)
 
 
-def meeting_and_not(rank, world_size):
-    torch.manual_seed(rank)
-    x, dy = torch.randn(2, 2, 3, 4, 4)
-    results = []
-    layers = [kind(3) for kind in (nn.BatchNorm2d, bn_layers.MeetingBN)]
-    layers.append(MegDetSyncBN(3))
-    # Makes its group, by a collective of its own.
-    layers[-1](x)
-    for layer in layers:
-        batch = bn_costs.Batch(x.requires_grad_(), dy)
-        sent = bn_costs.sent_bytes(layer, batch)
-        y, dx, *_ = bn_costs.forward_backward(layer, batch)
-        results.append((sent, y.detach(), dx))
-    return results
-
-
-def test_ranks_meet_as_for_a_synchronised_layer_and_share_nothing():
-    for plain, meeting, ours in run_ranks(meeting_and_not, 2):
-        assert plain[0] == (0, 0)
-        assert meeting[0] == ours[0] == (7 * 8, 6 * 8)
-        assert torch.equal(meeting[1], plain[1])
-        assert torch.equal(meeting[2], plain[2])
-        assert not torch.allclose(ours[1], plain[1])
-
-
-def images_of_two_ranks(rank, world_size):
-    batch = training_steps.make_batch(Namespace(images=2, size=(96, 64)))
-    boxes = torch.cat([s.gt_instances.bboxes for s in batch['data_samples']])
-    return torch.stack(batch['inputs']), boxes
-
-
-def test_ranks_of_the_training_step_have_images_of_their_own():
-    (first, boxes), (second, _) = run_ranks(images_of_two_ranks, 2)
-    assert first.shape == (2, 3, 64, 96)
-    assert not torch.equal(first, second)
-    assert (boxes[:, 2:] <= torch.tensor([96, 64])).all()
+@pytest.mark.nightly
+def test_gpu_report_on_a_cpu(tmp_path):
+    config = ROOT / 'configs' / 'megdet' / 'bccd_r18_fpn.py'
+    done = run(
+        *(TOOLS / 'benchmark' / 'gpu_report.sh', tmp_path / 'report.md'),
+        cold=True,
+        MEGDET_REPORT_ON_CPU='1',
+        LAYERS='--shapes 1,8,6,7 --repeats 1',
+        STEP=f'--updates 1 --images 1 --size 64 64 --config {config}',
+    )
+    assert done.returncode == 0, done.stdout
+    text = (tmp_path / 'report.md').read_text()
+    assert text in done.stdout
+    rows = [line.split(' | ') for line in text.splitlines() if '| ' in line]
+    heading, *layers = [row for row in rows if len(row) > 5]
+    error = heading.index('largest error |')
+    # In three dtypes and two layouts: plain, ours and textbook.
+    assert len(layers) == 3 * 2 * 3
+    ours = [row for row in layers if row[4] == 'ours']
+    # A share of the bound, and what it is the error of.
+    assert all(0 <= float(row[error].split()[0]) <= 1 for row in ours)
+    steps = [row[0].strip('| ') for row in rows if len(row) <= 5]
+    assert steps == ['update', 'plain', 'ours']
 
 
 @pytest.mark.slow
-def test_training_step(tmp_path, capsys):
-    words = ['--steps', '2', '--images', '1', '--size', '64', '64']
-    bench_train_step.main([*words, '--device', 'cpu', '--out', str(tmp_path)])
-    content = json.loads((tmp_path / 'train_step.json').read_text())
-    assert list(content['seconds']) == ['plain', 'meeting', 'synchronised']
-    means = {name: sum(v) / 2 for name, v in content['seconds'].items()}
-    ratio = means['synchronised'] / means['plain']
-    assert content['ratios']['synchronised'] == pytest.approx(ratio)
-    assert f'| {ratio:.3f} |' in capsys.readouterr().out
+def test_bench_annotations(capsys):
+    # So small a file is not what the bounds are for.
+    assert bench_annotations.main(['--images', '300']) in (0, 1)
+    said = capsys.readouterr().out
+    rows = [line.split(' | ') for line in said.splitlines() if '| ' in line]
+    assert [r[0].strip('| ') for r in rows] == ['run', *bench_annotations.RUNS]
+    assert all(float(cell.strip(' |')) > 0 for r in rows[1:] for cell in r[1:])

@@ -4,9 +4,10 @@
 from __future__ import annotations
 
 import stat
-import subprocess
 
-from tests.tools.command import ROOT, TOOLS, environment, run
+import pytest
+
+from tests.tools.command import ROOT, TOOLS, run
 
 # An interpreter that says how it was called, and leaves what the demo reads.
 RECORDER = """#!/bin/sh
@@ -51,8 +52,9 @@ def test_the_commands_in_order(tmp_path):
     assert f'Detections: {work_dir}/20260101/detections' in done.stdout
 
 
-def test_what_make_runs():
-    for target, command in (
+@pytest.mark.parametrize(
+    ('target', 'command'),
+    [
         ('setup', None),
         ('demo', 'bash tools/demo.sh'),
         ('test', f"{PYTEST} -m 'not nightly'"),
@@ -60,19 +62,12 @@ def test_what_make_runs():
         ('test-nightly', f'{PYTEST} -m nightly'),
         ('test-all', PYTEST),
         ('types', 'mypy'),
-    ):
-        done = subprocess.run(
-            ['make', '--dry-run', '--no-print-directory', target],
-            cwd=ROOT,
-            env=environment(),
-            capture_output=True,
-            text=True,
-            check=True,
-        )
-        set_up, *rest = done.stdout.splitlines()
-        assert 'bash tools/setup/setup.sh' in set_up
-        if command is None:
-            assert not rest
-        else:
-            (run_it,) = rest
-            assert run_it.endswith(command)
+    ],
+)
+def test_what_make_runs(target, command):
+    words = ('make', '--dry-run', '--no-print-directory', target)
+    done = run(*words, cwd=ROOT)
+    set_up, *rest = done.stdout.splitlines()
+    assert 'bash tools/setup/setup.sh' in set_up
+    assert len(rest) == (command is not None)
+    assert not rest or rest[0].endswith(command)

@@ -20,43 +20,27 @@ LOAD = dict(type='LoadImageFromFile')
 PACK = dict(type='PackDetInputs', meta_keys=('img_id',))
 
 
-def config(**more):
+@pytest.mark.parametrize(
+    'own', [{}, dict(tta_model=dict(type='Own'), tta_pipeline=[LOAD])]
+)
+def test_tta(own):
     dataset = dict(type='CocoDataset', pipeline=[LOAD, PACK])
     wrapped = dict(type='RepeatDataset', dataset=dataset)
-    return Config(
-        dict(
-            model=dict(type='MaskRCNN'),
-            test_dataloader=dict(dataset=wrapped),
-            **more,
-        )
-    )
-
-
-def test_tta_defaults():
-    cfg = config()
+    model = dict(type='MaskRCNN')
+    loader = dict(dataset=wrapped)
+    cfg = Config(dict(own, model=model, test_dataloader=loader))
     tool.augment_at_test_time(cfg)
+    assert cfg.model.module == model
+    load, *more = cfg.test_dataloader.dataset.dataset.pipeline
+    assert load == LOAD
+    if own:
+        assert (cfg.model.type, more) == ('Own', [])
+        return
     assert cfg.model.type == 'DetTTAModel'
     assert cfg.model.tta_cfg.nms.iou_threshold == 0.5
-    assert cfg.model.module == dict(type='MaskRCNN')
-    load, augment = cfg.test_dataloader.dataset.dataset.pipeline
-    assert load == LOAD
-    flips, (pack,) = augment.transforms
+    flips, (pack,) = more[0].transforms
     assert [flip.prob for flip in flips] == [1.0, 0.0]
     assert {'flip', 'flip_direction', 'img_id'} <= set(pack.meta_keys)
-
-
-def test_tta_of_the_config():
-    own = dict(type='OwnTTA', tta_cfg=dict(a=1))
-    cfg = config(tta_model=own, tta_pipeline=[LOAD])
-    tool.augment_at_test_time(cfg)
-    assert cfg.model == dict(own, module=dict(type='MaskRCNN'))
-    assert cfg.test_dataloader.dataset.dataset.pipeline == [LOAD]
-
-
-def test_predictions_are_pickled(capsys):
-    with pytest.raises(SystemExit):
-        tool.parse_args(['a.py', 'a.pth', '--out', 'a.txt'])
-    assert '--out a.txt must end in .pkl or .pickle' in capsys.readouterr().err
 
 
 def test_drawing_needs_its_hook(tmp_path, monkeypatch):

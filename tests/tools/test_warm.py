@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import json
 import os
-import signal
 import subprocess
 import sys
 
@@ -14,7 +13,6 @@ import pytest
 
 from tests.tools.command import (
     PATIENCE,
-    TOOLS,
     descendants,
     environment,
     run,
@@ -53,13 +51,11 @@ def test_they_find_what_a_fresh_one_finds(kind, tmp_path):
         module=(sys.executable, '-m', 'look', 'a'),
     )[kind]
     there = dict(cwd=tmp_path, HOME='/nowhere')
-    warm = look(*command, **there)
+    warm, again = (look(*command, **there) for _ in range(2))
     cold = look(*command, **there, cold=True)
     assert (warm.pop('known'), cold.pop('known')) == (True, False)
-    for first, second in zip(
-        warm.pop('numbers'), cold.pop('numbers'), strict=True
-    ):
-        assert first != second
+    drawn = [x for each in (warm, again, cold) for x in each.pop('numbers')]
+    assert len(set(drawn)) == 6
     assert warm['parent'] == os.getpid()
     # What importing mmdet sets, for all of its own.
     for env in (warm['env'], cold['env']):
@@ -68,66 +64,10 @@ def test_they_find_what_a_fresh_one_finds(kind, tmp_path):
     assert warm == cold
 
 
-def test_no_two_draw_the_same_numbers():
-    command = (sys.executable, '-c', LOOK)
-    assert look(*command)['numbers'] != look(*command)['numbers']
-
-
-@pytest.mark.parametrize(
-    ('end', 'status', 'said'),
-    [
-        ('sys.exit(7)', 7, ''),
-        ('sys.exit("error: no")', 1, 'error: no\n'),
-        ('os._exit(3)', 3, ''),
-        ('os.abort()', -signal.SIGABRT, ''),
-        ('atexit.register(print, "last")', 0, 'last\n'),
-    ],
-)
-def test_how_they_end(end, status, said):
-    script = f'import atexit, os, sys\nassert "mmdet" in sys.modules\n{end}'
-    result = run(sys.executable, '-c', script)
-    assert (result.returncode, result.stdout) == (status, said)
-
-
-def test_they_take_signals_and_keep_the_streams_apart():
-    # The caller of the tests may ignore SIGINT, as `nohup` does.
-    script = (
-        'import signal, time\n'
-        'signal.signal(signal.SIGINT, signal.default_int_handler)\n'
-        'print(1, flush=True)\n'
-        'time.sleep(3600)'
-    )
-    with start(
-        *(sys.executable, '-c', script),
-        env=environment(),
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        start_new_session=True,
-        text=True,
-    ) as process:
-        assert process.stdout.readline() == '1\n'
-        assert os.getsid(process.pid) == process.pid
-        os.killpg(process.pid, signal.SIGINT)
-        output, errors = process.communicate()
-    assert output == ''
-    assert errors.endswith('KeyboardInterrupt\n')
-    assert process.returncode == -signal.SIGINT
-
-
-@pytest.mark.parametrize(
-    'variables',
-    [
-        dict(PYTHONHASHSEED='1'),
-        dict(TRITON_INTERPRET='1'),
-        dict(OMP_NUM_THREADS='2'),
-        dict(PYTHONPATH='/nowhere'),
-    ],
-)
-def test_what_is_read_at_the_start_needs_a_fresh_one(variables):
-    command = (sys.executable, '-c', LOOK)
-    found = look(*command, **variables)
+def test_what_is_read_at_the_start_needs_a_fresh_one():
+    found = look(sys.executable, '-c', LOOK, OMP_NUM_THREADS='2')
     assert found['known'] is False
-    assert variables.items() <= found['env'].items()
+    assert found['env']['OMP_NUM_THREADS'] == '2'
 
 
 RANK = """
@@ -158,9 +98,3 @@ def test_ranks_belong_to_torchrun(tmp_path):
         assert psutil.wait_procs([server], PATIENCE)[1] == []
         for rank in ranks:
             rank.kill()
-
-
-def test_launchers_say_what_they_say():
-    result = run(TOOLS / 'dist_train.sh', 'CONFIG', 'none')
-    assert result.returncode == 2
-    assert result.stdout.startswith('usage: tools/dist_train.sh CONFIG GPUS')

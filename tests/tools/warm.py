@@ -17,17 +17,13 @@ does, and differs from a plain start in nothing but what is imported already:
 
 from __future__ import annotations
 
-import array
 import ctypes
 import gc
 import importlib
-import io
 import json
 import os
 import runpy
-import signal
 import socket
-import struct
 import subprocess
 import sys
 import tempfile
@@ -43,26 +39,20 @@ LAUNCHERS = [
 ]
 AGENTS = ('torch.distributed.run', str(ROOT / 'tools' / 'elastic.py'))
 SERVER_NAME = 'warm-server'
-
-# Read when Python, a library or the C library starts.
-START = (
-    'PYTHON', 'OMP_', 'MKL_', 'OPENBLAS_', 'KMP_', 'GOMP_', 'CUDA_', 'TORCH',
-    'TRITON_', 'LD_', 'LC_', 'LANG', 'TZ', 'MALLOC_', 'MPL', 'OPENCV_', 'GLOG',
-)  # fmt: skip
-LATER = (
-    'TORCHELASTIC_', 'TORCH_ELASTIC_', 'TORCH_NCCL_',
-    'TORCH_DISABLE_SHARE_RDZV_TCP_STORE',
-)  # fmt: skip
-RESTORED = (
-    signal.SIGHUP, signal.SIGINT, signal.SIGTERM,
-    signal.SIGUSR1, signal.SIGUSR2,
-)  # fmt: skip
-# Python's own handler, or none where the caller ignores it (as `nohup` does).
-AT_START = signal.getsignal(signal.SIGINT)
+MODULES = (
+    *('torch._dynamo', 'torch.distributed.launcher.api'),
+    *('torch.distributed.elastic.multiprocessing', 'mmcv.ops'),
+    *('mmengine.runner', 'mmdet.apis', 'mmdet.datasets', 'mmdet.engine'),
+    *('mmdet.evaluation', 'mmdet.models', 'mmdet.utils'),
+    *('mmdet.visualization', 'mmdet_megdet.cli', 'mmdet_megdet.hooks'),
+)
+# Variables that are read when Python or a library starts.
+START = ('PYTHON', 'OMP_', 'CUDA_', 'TRITON_', 'TORCH_DISTRIBUTED_')
+PR_SET_NAME, PR_SET_CHILD_SUBREAPER = 15, 36
 
 
 class Request(NamedTuple):
-    """What a process is to do: arguments of Python, or of a launcher."""
+    """What a process is to do, with arguments of Python or of a launcher."""
 
     arguments: list[str]
     cwd: str
@@ -71,67 +61,47 @@ class Request(NamedTuple):
 
 
 class Server:
-    """The caller's end of a server.
-
-    Args:
-        channel (socket.socket): Connected to it. It ends when that is closed.
-        env (dict[str, str]): Its environment.
-    """
+    """The caller's end of a server, which ends when its channel is closed."""
 
     def __init__(self, channel: socket.socket, env: dict[str, str]) -> None:
         self.channel = channel
-        self.start = _start_variables(env)
+        self.start = _read_at_start(env)
 
-    def can_run(self, command: list[str], env: dict[str, str]) -> bool:
-        """Whether a process of it is as good as a fresh one."""
-        if env.get('PYTHON') != sys.executable:
-            return False  # it is to record what a launcher starts
-        if _start_variables(env) != self.start:
+    def can_run(self, words: list[str], env: dict[str, str]) -> bool:
+        """Return whether a process of it is as good as a fresh one."""
+        if _read_at_start(env) != self.start:
             return False
-        if command[0] in LAUNCHERS:
-            return True
-        arguments = command[1:]
-        if arguments[:1] == ['-u']:
-            arguments = arguments[1:]
-        return command[0] == sys.executable and (
-            arguments[:1] in (['-m'], ['-c'])
-            or (arguments[:1] != [] and arguments[0].endswith('.py'))
-        )
+        program = words[2] if words[1:2] == ['-u'] else ''.join(words[1:2])
+        python = program in ('-m', '-c') or program.endswith('.py')
+        return words[0] in LAUNCHERS or (words[0] == sys.executable and python)
 
     def fork(self, request: Request, files: list[int]) -> int:
-        """Start a process with these as 0, 1 and 2; returns its number."""
-        _subreaper(True)
+        """Start a process with these as 0, 1 and 2; return its number."""
+        _prctl(PR_SET_CHILD_SUBREAPER, 1)
         try:
-            _send(self.channel, json.dumps(request).encode(), files)
-            pid, _ = _receive(self.channel)
+            data = json.dumps(request).encode()
+            socket.send_fds(self.channel, [data], files)
+            return int(self.channel.recv(99))
         finally:
-            _subreaper(False)
-        return int(pid)
+            _prctl(PR_SET_CHILD_SUBREAPER, 0)
 
 
 def start_server(env: dict[str, str]) -> Server:
     """Start a server with this environment, as a child of this process."""
-    ours, theirs = socket.socketpair()
-    subprocess.Popen(
-        [sys.executable, __file__, str(theirs.fileno())],
-        env=env,
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.DEVNULL,
-        pass_fds=[theirs.fileno()],
-    )
-    theirs.close()
+    ours, theirs = socket.socketpair(type=socket.SOCK_SEQPACKET)
+    with theirs:
+        subprocess.Popen(
+            [sys.executable, __file__, str(theirs.fileno())],
+            env=env,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            pass_fds=[theirs.fileno()],
+        )
     return Server(ours, env)
 
 
 class WarmPopen(subprocess.Popen):
-    """A ``Popen`` whose Python comes from a server.
-
-    Args:
-        server (Server): The server.
-        args (Sequence[str | Path]): The command.
-        **kwargs: Of ``Popen``; what a process of a server cannot do (see the
-            module) is started as ever.
-    """
+    """A ``Popen`` whose Python comes from a server, where that can run it."""
 
     def __init__(self, server: Server, args: Any, **kwargs: Any) -> None:
         self._server = server
@@ -139,18 +109,17 @@ class WarmPopen(subprocess.Popen):
 
     def _execute_child(self, args: list[str], *rest: Any) -> None:
         # In this order since Python 3.7.
-        _executable, _preexec, _close, _pass, cwd, env, *_ = rest
-        files = list(rest[9:15])
-        new_session = rest[20]
+        cwd, env, files, new_session = rest[4], rest[5], rest[9:15], rest[20]
         env = dict(os.environ if env is None else env)
         if not self._server.can_run(args, env):
             return super()._execute_child(args, *rest)
         arguments = args if args[0] in LAUNCHERS else args[1:]
-        where = os.path.abspath(cwd or os.getcwd())
-        request = Request(arguments, where, env, new_session)
+        request = Request(
+            arguments, os.path.abspath(cwd or '.'), env, new_session
+        )
         # The child's ends: of stdin what it reads from, of the others what it
         # writes to.
-        wanted = [files[0], files[3], files[5]]
+        wanted = (files[0], files[3], files[5])
         given = [n if one == -1 else one for n, one in enumerate(wanted)]
         try:
             self.pid = self._server.fork(request, given)
@@ -160,38 +129,8 @@ class WarmPopen(subprocess.Popen):
         return None
 
 
-def _start_variables(env: dict[str, str]) -> dict[str, str]:
-    found = {
-        name: value
-        for name, value in env.items()
-        if name.startswith(START) and not name.startswith(LATER)
-    }
-    # The launchers set it to the other one, which rules without it.
-    if found.get('MKL_NUM_THREADS') == found.get('OMP_NUM_THREADS'):
-        found.pop('MKL_NUM_THREADS', None)
-    return found
-
-
-def _send(
-    channel: socket.socket, data: bytes, files: list[int] | None = None
-) -> None:
-    ancillary = []
-    if files:
-        rights = array.array('i', files)
-        ancillary = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, rights)]
-    channel.sendmsg([struct.pack('I', len(data))], ancillary)
-    channel.sendall(data)
-
-
-def _receive(channel: socket.socket) -> tuple[bytes, list[int]]:
-    """The next message; raises EOFError when the other end is gone."""
-    head, files, _, _ = socket.recv_fds(channel, 4, 3)
-    if not head:
-        raise EOFError
-    (left,), data = struct.unpack('I', head), b''
-    while len(data) < left:
-        data += channel.recv(left - len(data))
-    return data, files
+def _read_at_start(env: dict[str, str]) -> dict[str, str]:
+    return {name: v for name, v in env.items() if name.startswith(START)}
 
 
 def _prctl(option: int, value: Any) -> None:
@@ -199,38 +138,19 @@ def _prctl(option: int, value: Any) -> None:
         raise OSError('prctl failed')
 
 
-def _subreaper(on: bool) -> None:
-    _prctl(36, int(on))  # PR_SET_CHILD_SUBREAPER
-
-
-def _import_all() -> None:
-    for name in (
-        'torch._dynamo', 'torch.distributed.launcher.api',
-        'torch.distributed.elastic.multiprocessing', 'mmcv.ops',
-        'mmengine.runner', 'mmdet.apis', 'mmdet.datasets', 'mmdet.engine',
-        'mmdet.evaluation', 'mmdet.models', 'mmdet.utils',
-        'mmdet.visualization', 'mmdet_megdet.cli', 'mmdet_megdet.hooks',
-        'mmdet_megdet.faults',
-    ):  # fmt: skip
-        importlib.import_module(name)
-
-
 def _serve(channel: socket.socket) -> Request:
     """Fork processes until the caller is gone; returns in each of them."""
-    _prctl(15, SERVER_NAME.encode())  # PR_SET_NAME
+    _prctl(PR_SET_NAME, SERVER_NAME.encode())
     # Threads do not come along into a fork.
     assert len(os.listdir('/proc/self/task')) == 1
-    for number in RESTORED:
-        signal.signal(number, signal.SIG_IGN)
     while True:
-        try:
-            data, files = _receive(channel)
-        except (EOFError, ConnectionResetError):
+        data, files, _, _ = socket.recv_fds(channel, 1 << 20, 3)
+        if not data:
             os._exit(0)
         pid = _fork_twice()
         if pid == 0:
             break
-        _send(channel, str(pid).encode())
+        channel.send(str(pid).encode())
         for descriptor in files:
             os.close(descriptor)
     channel.close()
@@ -240,7 +160,7 @@ def _serve(channel: socket.socket) -> Request:
     for target, source in enumerate(files):
         os.dup2(source, target)
         os.close(source)
-    _prctl(15, b'python')
+    _prctl(PR_SET_NAME, b'python')
     return request
 
 
@@ -288,12 +208,12 @@ def _what_is_launched(request: Request) -> Request:
 
 def _own_server(env: dict[str, str]) -> Server | Request:
     """Fork a server for torchrun's ranks; returns a request in each rank."""
-    ours, theirs = socket.socketpair()
+    ours, theirs = socket.socketpair(type=socket.SOCK_SEQPACKET)
     if os.fork() == 0:
         ours.close()
         nothing = os.open(os.devnull, os.O_RDWR)
-        os.dup2(nothing, 0)
-        os.dup2(nothing, 1)
+        for descriptor in range(3):
+            os.dup2(nothing, descriptor)
         os.close(nothing)
         return _serve(theirs)
     theirs.close()
@@ -321,9 +241,6 @@ def _start_ranks_from(server: Server) -> None:
 
 def _prepare(request: Request, path: list[str]) -> None:
     """All that a process finds when it starts."""
-    for number in RESTORED:
-        signal.signal(number, signal.SIG_DFL)
-    signal.signal(signal.SIGINT, AT_START)
     os.environ.clear()
     os.environ.update(request.env)
     os.chdir(request.cwd)
@@ -335,14 +252,7 @@ def _prepare(request: Request, path: list[str]) -> None:
 
 def _run(arguments: list[str]) -> None:
     if arguments[0] == '-u':
-        for name, descriptor in (('stdout', 1), ('stderr', 2)):
-            raw = io.FileIO(descriptor, 'w', closefd=False)
-            old = getattr(sys, name)
-            new = io.TextIOWrapper(
-                raw, old.encoding, old.errors, write_through=True
-            )
-            setattr(sys, name, new)
-            setattr(sys, f'__{name}__', new)
+        sys.stdout.reconfigure(line_buffering=True)
         arguments = arguments[1:]
     kind, *rest = arguments
     if kind == '-m':
@@ -364,7 +274,8 @@ def main() -> None:
     """Serve, and run in each process what it is for."""
     path = sys.path[1:]
     env = dict(os.environ)
-    _import_all()
+    for name in MODULES:
+        importlib.import_module(name)
     gc.collect()
     gc.freeze()
     request = _serve(socket.socket(fileno=int(sys.argv[1])))

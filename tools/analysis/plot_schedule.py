@@ -14,11 +14,13 @@ Example::
 from __future__ import annotations
 
 import argparse
-import csv
+import copy
 import importlib.util
 import sys
 from collections.abc import Sequence
 from pathlib import Path
+from types import SimpleNamespace
+from typing import NamedTuple
 
 if importlib.util.find_spec('mmdet_megdet') is None:
     sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
@@ -28,47 +30,213 @@ import matplotlib
 matplotlib.use('Agg')
 
 import matplotlib.pyplot as plt
+import torch
 from matplotlib.figure import Figure
 from mmengine.config import Config, DictAction
-from rehearsal import Schedule, rehearse
+from mmengine.hooks import ParamSchedulerHook
+from mmengine.logging import MMLogger
+from mmengine.optim import OptimWrapper
+from mmengine.registry import DATASETS, OPTIMIZERS, init_default_scope
+from mmengine.runner import EpochBasedTrainLoop, Runner
+from torch.utils.data import DataLoader
 
 from mmdet_megdet.arguments import positive
+from mmdet_megdet.errors import ConfigError
+from mmdet_megdet.recipe import BatchPlan
+from mmdet_megdet.runtime import check_lr_scaling, find_hook
+from mmdet_megdet.upstream.mmengine_names import runner_without_model
 
 
-def write_csv(schedule: Schedule, path: Path) -> None:
-    """Write all updates, floats in full.
+class Schedule(NamedTuple):
+    """What is plotted.
 
-    The columns: ``update``, counted from 0, which is the warm-up's ``t``;
-    ``first_iteration`` and ``epoch``, those done before it; ``lr``.
+    Attributes:
+        rates (list[float]): The learning rate that each update uses.
+        marks (list[tuple[str, float]]): Ends of schedulers and milestones,
+            and when they come, in updates (between two, if need be).
+        updates_per_epoch (float): A whole number in a sound recipe.
+        batch (str): What an update sees, in words.
     """
-    with path.open('w', newline='') as file:
-        writer = csv.writer(file, lineterminator='\n')
-        writer.writerow(['update', 'first_iteration', 'epoch', 'lr'])
-        for number, (iteration, lr) in enumerate(schedule.updates):
-            epoch = iteration / schedule.epoch_length
-            writer.writerow([number, iteration, repr(epoch), repr(lr)])
+
+    rates: list[float]
+    marks: list[tuple[str, float]]
+    updates_per_epoch: float
+    batch: str
+
+
+def rehearse(
+    cfg: Config, gpus: int = 1, images: int | None = None
+) -> Schedule:
+    """Go through the schedule of a training.
+
+    Args:
+        cfg (Config): Config of the training, with one optimizer.
+        gpus (int): Number of ranks. Defaults to 1.
+        images (int, optional): Training images. Defaults to None: those of
+            the config's data set.
+
+    Raises:
+        ConfigError: If the length of an epoch cannot be found, or the
+            learning rate would be scaled wrongly.
+        PlanError: If TotalBatchHook would refuse the batch.
+    """
+    init_default_scope(cfg.get('default_scope') or 'mmengine')
+    per_gpu = cfg.train_dataloader.batch_size
+    accumulation = cfg.optim_wrapper.get('accumulative_counts', 1)
+    hook = find_hook(cfg, 'TotalBatchHook')
+    if hook is not None:
+        total = hook.get('total_batch_size', 256)
+        accumulation = BatchPlan(gpus, per_gpu, total).accumulation
+    check_lr_scaling(cfg.get('auto_scale_lr'), gpus, per_gpu, accumulation)
+    if images is None:
+        images = count_images(cfg)
+    iterations = epoch_length(cfg, images, gpus, accumulation)
+    of_iterations = 1 if _by_update(cfg) else accumulation
+    runner = _runner(cfg, gpus, iterations, of_iterations)
+    has_epochs = _by_update(cfg) or isinstance(
+        runner.train_loop, EpochBasedTrainLoop
+    )
+    return Schedule(
+        _train(runner, has_epochs),
+        _marks(runner, has_epochs, of_iterations),
+        iterations / of_iterations,
+        f'{gpus} GPU(s) x {per_gpu} images x {accumulation} accumulated = '
+        f'{gpus * per_gpu * accumulation} images an update',
+    )
+
+
+def count_images(cfg: Config) -> int:
+    """Return the number of training images, after filtering."""
+    try:
+        return len(DATASETS.build(cfg.train_dataloader.dataset))
+    except FileNotFoundError as error:
+        raise ConfigError(
+            f"the data set's annotations are not here ({error}): give the "
+            'number of training images with --images N (117266 for COCO 2017).'
+        ) from error
+
+
+def epoch_length(
+    cfg: Config, images: int, gpus: int, accumulation: int
+) -> int:
+    """Return the iterations of an epoch: updates under UpdateTrainLoop."""
+    loader = cfg.train_dataloader
+    size = loader.batch_size
+    batch_sampler = loader.get('batch_sampler') or {}
+    if _by_update(cfg):
+        length = images // (gpus * size * accumulation)
+    elif batch_sampler.get('drop_last') or loader.get('drop_last'):
+        # MMEngine's DefaultSampler repeats a few.
+        length = -(-images // gpus) // size
+    else:
+        length = -(-images // (gpus * size))
+    if length < 1:
+        raise ConfigError(
+            f'{images} images make no iteration of {gpus} GPUs x {size} '
+            'images per GPU.'
+        )
+    return length
+
+
+def _by_update(cfg: Config) -> bool:
+    return cfg.train_cfg.get('type') == 'UpdateTrainLoop'
+
+
+class _Epoch(list):
+    """A data set of which only the length is known."""
+
+    metainfo: dict = {}
+
+
+def _runner(
+    cfg: Config, gpus: int, iterations: int, accumulation: int
+) -> Runner:
+    """Build the stock schedulers and loop, of so many iterations an epoch."""
+    loop = dict(cfg.train_cfg)
+    schedulers = copy.deepcopy(cfg.get('param_scheduler') or [])
+    if _by_update(cfg):
+        # Goes through no data: the stock loops know as much of it.
+        del loop['type']
+        updates = loop.pop('max_updates', None)
+        loop['by_epoch'] = updates is None
+        if updates is not None:
+            loop['max_iters'] = updates
+            # UpdateTrainLoop has epochs then too.
+            for scheduler in schedulers:
+                if scheduler.get('by_epoch', True):
+                    scheduler.setdefault('end', -(-updates // iterations))
+    size = cfg.train_dataloader.batch_size
+    loader = DataLoader(_Epoch(range(iterations * size)), size)
+    runner = runner_without_model(gpus, loader, loop)
+    runner.logger = MMLogger.get_current_instance()
+    runner.visualizer = SimpleNamespace()
+    weight = torch.nn.Parameter(torch.zeros(()))
+    optimizer = OPTIMIZERS.build(
+        cfg.optim_wrapper.optimizer, default_args=dict(params=[weight])
+    )
+    runner.optim_wrapper = OptimWrapper(
+        optimizer, accumulative_counts=accumulation
+    )
+    runner.optim_wrapper.initialize_count_status(
+        torch.nn.Module(), 0, runner.max_iters
+    )
+    runner.param_schedulers = schedulers
+    runner.scale_lr(runner.optim_wrapper, cfg.get('auto_scale_lr'))
+    runner.param_schedulers = runner.build_param_scheduler(schedulers)
+    return runner
+
+
+def _train(runner: Runner, has_epochs: bool) -> list[float]:
+    """Step the schedulers through the whole training."""
+    wrapper, hook = runner.optim_wrapper, ParamSchedulerHook()
+    (weight,) = wrapper.param_groups[0]['params']
+    rates = []
+    for iteration in range(runner.max_iters):
+        lr = wrapper.get_lr()['lr'][0]
+        wrapper.update_params(weight * 1)
+        if wrapper.should_update():
+            rates.append(lr)
+        hook.after_train_iter(runner, iteration)
+        if has_epochs and (iteration + 1) % len(runner.train_dataloader) == 0:
+            hook.after_train_epoch(runner)
+    return rates
+
+
+def _marks(
+    runner: Runner, has_epochs: bool, accumulation: int
+) -> list[tuple[str, float]]:
+    """Find ends of schedulers before training ends, and milestones."""
+    marks = []
+    for scheduler in runner.param_schedulers:
+        scale = 1 / accumulation
+        if scheduler.by_epoch:
+            scale *= len(runner.train_dataloader)
+            if not has_epochs:  # then it is never stepped
+                continue
+        elif getattr(scheduler, 'count', 'iters') == 'updates':
+            scale = 1
+        begin, end = scheduler.begin, scheduler.end
+        marks.append((f'{type(scheduler).__name__} ends', end * scale))
+        marks += [
+            ('milestone', (begin + milestone) * scale)
+            for milestone in getattr(scheduler, 'milestones', ())
+            if begin + milestone < end
+        ]
+    within = [m for m in marks if m[1] < runner.max_iters / accumulation]
+    return sorted(within, key=lambda mark: mark[1])
 
 
 def draw(schedule: Schedule, title: str) -> Figure:
-    """Draw the learning rate, linearly and logarithmically.
-
-    Args:
-        schedule (Schedule): What to draw.
-        title (str): First line of the title.
-
-    Returns:
-        Figure: The figure.
-    """
-    per_epoch = schedule.updates_per_epoch
+    """Draw the learning rate, linearly and logarithmically."""
+    rates, per_epoch = schedule.rates, schedule.updates_per_epoch
     figure, axes = plt.subplots(
         2, 1, sharex=True, figsize=(10, 7), layout='constrained'
     )
     figure.suptitle(
-        f'{title}\n{schedule.batch}; {len(schedule.updates)} updates, '
-        f'{per_epoch:g} an epoch ({schedule.epoch_length} iterations)',
+        f'{title}\n{schedule.batch}; {len(rates)} updates, {per_epoch:g} an '
+        'epoch',
         fontsize=10,
     )
-    rates = [update.lr for update in schedule.updates]
     for axis, scale in zip(axes, ('linear', 'log'), strict=True):
         # Update k uses its value from k to k + 1.
         axis.stairs(rates, baseline=None, linewidth=1.5)
@@ -89,73 +257,34 @@ def draw(schedule: Schedule, title: str) -> Figure:
         handles = axes[0].get_legend_handles_labels()
         figure.legend(*handles, loc='outside lower center', fontsize=9)
     axes[1].set_xlabel('optimizer update')
-    epochs = axes[0].secondary_xaxis(
-        'top', (lambda x: x / per_epoch, lambda x: x * per_epoch)
-    )
-    epochs.set_xlabel('epoch')
     return figure
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Plot the schedule of the config that the command line names.
-
-    Args:
-        argv (Sequence[str], optional): Arguments. Defaults to None: the
-            process's own.
-
-    Returns:
-        int: Exit status: 0, or 1 where the schedule cannot be had.
-    """
-    parser = argparse.ArgumentParser(
-        description='Plot the learning rate of a whole training, without '
-        'training.'
-    )
-    parser.add_argument('config', help='config file')
-    parser.add_argument(
-        '--gpus', type=positive, default=1, help='number of GPUs (default: 1)'
-    )
-    length = parser.add_mutually_exclusive_group()
-    length.add_argument(
-        '--images',
-        type=positive,
-        help="number of training images (default: the data set's)",
-    )
-    length.add_argument(
-        '--epoch-length', type=positive, help='iterations of an epoch'
-    )
-    parser.add_argument(
-        '--out',
-        type=Path,
-        help='figure to write (default: work_dirs/CONFIG/schedule.png)',
-    )
-    parser.add_argument(
-        '--csv', type=Path, help='table of the exact values to write'
-    )
-    parser.add_argument(
-        '--cfg-options',
-        nargs='+',
-        action=DictAction,
-        help='settings that override the config, as key=value',
-    )
+    """Plot the schedule of a config; return the exit status."""
+    parser = argparse.ArgumentParser(description=__doc__.split('\n\n')[0])
+    add = parser.add_argument
+    add('config', help='config file')
+    add('--gpus', type=positive, default=1, help='number of GPUs (1)')
+    images = "number of training images (default: the data set's)"
+    add('--images', type=positive, help=images)
+    add('--out', type=Path, help='figure (work_dirs/CONFIG/schedule.png)')
+    options = 'settings that override the config, as key=value'
+    add('--cfg-options', nargs='+', action=DictAction, help=options)
     args = parser.parse_args(argv)
     out = args.out or Path('work_dirs', Path(args.config).stem, 'schedule.png')
     try:
         cfg = Config.fromfile(args.config)
-        if args.cfg_options is not None:
-            cfg.merge_from_dict(args.cfg_options)
-        schedule = rehearse(cfg, args.gpus, args.images, args.epoch_length)
+        cfg.merge_from_dict(args.cfg_options or {})
+        schedule = rehearse(cfg, args.gpus, args.images)
         figure = draw(schedule, Path(args.config).name)
         out.parent.mkdir(parents=True, exist_ok=True)
         figure.savefig(out, dpi=120)
         plt.close(figure)
-        print(f'wrote {out}')
-        if args.csv is not None:
-            args.csv.parent.mkdir(parents=True, exist_ok=True)
-            write_csv(schedule, args.csv)
-            print(f'wrote {args.csv}')
     except (ValueError, OSError) as error:
         print(f'error: {error}', file=sys.stderr)
         return 1
+    print(f'wrote {out}')
     return 0
 
 

@@ -1,37 +1,22 @@
 # Copyright (c) mmdet_megdet contributors. All rights reserved.
-"""What one BatchNorm layer costs besides time: memory, bytes sent, waiting."""
+"""What a BatchNorm layer costs besides time: memory, and more on a GPU."""
 
 from __future__ import annotations
 
-import argparse
 import json
 import tempfile
 import warnings
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import measuring  # noqa: F401  (finds mmdet_megdet)
 import torch
-import torch.distributed as dist
 from torch import Tensor, nn
 from torch.profiler import ProfilerActivity, profile
 from torch.utils.benchmark import Timer
 
 from mmdet_megdet.sync_bn import kernels
 
-# What a ResNet-50 gives to BatchNorm for two images of 800x1216.
-R50_FPN_SHAPES = [
-    (2, 64, 200, 304),
-    (2, 256, 100, 152),
-    (2, 1024, 25, 38),
-    (2, 2048, 13, 19),
-]
-# Steps behind one another in a sample on a GPU.
-CUDA_CALLS = 10
-MIB = 1 << 20
 # Full-size tensors that a BatchNorm has to move if no cache helps it:
 # forward reads the input for the statistics and again to normalise it, and
 # writes the output; backward reads input and gradient twice, and writes one.
@@ -46,55 +31,9 @@ class Batch(NamedTuple):
     dy: Tensor
 
 
-def shape_of(text: str) -> tuple[int, ...]:
-    """Parse '2,64,200,304' as a tuple, for argparse."""
-    try:
-        shape = tuple(int(size) for size in text.split(','))
-    except ValueError:
-        shape = ()
-    if len(shape) != 4 or min(shape) < 1:
-        raise argparse.ArgumentTypeError(
-            f'{text!r} is not N,C,H,W, such as 2,64,200,304'
-        )
-    if shape[0] * shape[2] * shape[3] == 1:
-        raise argparse.ArgumentTypeError(
-            f'{text!r} has one value per channel; BatchNorm needs two'
-        )
-    return shape
-
-
-def make_batch(
-    shape: tuple[int, ...],
-    dtype: str,
-    layout: str,
-    device: torch.device,
-) -> Batch:
-    """Return standard normal numbers that differ from rank to rank."""
-    formats = dict(
-        contiguous=torch.contiguous_format, channels_last=torch.channels_last
-    )
-    generator = torch.Generator().manual_seed(dist.get_rank())
-    x, dy = (
-        torch.randn(shape, generator=generator)
-        .to(device, getattr(torch, dtype))
-        .contiguous(memory_format=formats[layout])
-        for _ in range(2)
-    )
-    return Batch(x.requires_grad_(), dy)
-
-
-def forward_backward(
-    layer: nn.Module, batch: Batch, between: Callable = lambda: None
-) -> tuple[Tensor, ...]:
-    """Return the output, then the gradients of input, weight and bias.
-
-    Args:
-        layer (nn.Module): A BatchNorm layer.
-        batch (Batch): What it gets.
-        between (Callable): Called once the forward is issued.
-    """
+def forward_backward(layer: nn.Module, batch: Batch) -> tuple[Tensor, ...]:
+    """Return the output, then the gradients of input, weight and bias."""
     y = layer(batch.x)
-    between()
     wanted = [batch.x, layer.weight, layer.bias]
     return y, *torch.autograd.grad(y, wanted, batch.dy)
 
@@ -113,7 +52,6 @@ def peak_memory(layer: nn.Module, batch: Batch) -> int:
         before = torch.cuda.memory_allocated()
         torch.cuda.reset_peak_memory_stats()
         forward_backward(layer, batch)
-        torch.cuda.synchronize()
         return given + torch.cuda.max_memory_allocated() - before
     activities = [ProfilerActivity.CPU]
     with profile(activities=activities, profile_memory=True) as profiler:
@@ -128,38 +66,6 @@ def peak_memory(layer: nn.Module, batch: Batch) -> int:
         alive += event['args']['Bytes']
         most = max(most, alive)
     return given + most
-
-
-@contextmanager
-def counted_collectives() -> Iterator[list[int]]:
-    """Log the bytes of each tensor that this rank gives to a collective."""
-    sent: list[int] = []
-
-    def spy(collective: Callable, position: int) -> Callable:
-        def call(*args: Any, **kwargs: Any) -> Any:
-            sent.append(args[position].nbytes)
-            return collective(*args, **kwargs)
-
-        return call
-
-    # The gathers take the output first.
-    places = dict(all_reduce=0, all_gather=1, all_gather_into_tensor=1)
-    present = {name: getattr(dist, name) for name in places}
-    try:
-        for name, collective in present.items():
-            setattr(dist, name, spy(collective, places[name]))
-        yield sent
-    finally:
-        for name, collective in present.items():
-            setattr(dist, name, collective)
-
-
-def sent_bytes(layer: nn.Module, batch: Batch) -> tuple[int, int]:
-    """Return what this rank gives to collectives, forward and backward."""
-    forward: list[int] = []
-    with counted_collectives() as sent:
-        forward_backward(layer, batch, lambda: forward.extend(sent))
-    return sum(forward), sum(sent) - sum(forward)
 
 
 def copy_bandwidth() -> float:
@@ -211,40 +117,23 @@ def graph_replay(layer: nn.Module, batch: Batch) -> str:
     return f'{replay.timeit(20).median * 1e3:.3f}'
 
 
-def on_gpu(
-    layer: nn.Module, batch: Batch, ms: float, bandwidth: float
-) -> dict[str, Any]:
-    """Return what can be told on a GPU alone, but for :func:`graph_replay`.
-
-    Args:
-        layer (nn.Module): A BatchNorm layer.
-        batch (Batch): What it gets.
-        ms (float): Of a forward and backward.
-        bandwidth (float): Of :func:`copy_bandwidth`. A cache can lift a
-            layer over it.
-    """
-    limit = 1e3 * PASSES * batch.x.nbytes / bandwidth
-    return {'x traffic': ms / limit, 'host syncs': host_syncs(layer, batch)}
-
-
-def largest_error(layer: nn.Module, batch: Batch) -> dict[str, str]:
+def largest_error(layer: nn.Module, batch: Batch) -> dict[str, Any]:
     """Return the worst quantity of a step of Triton's kernels by its bound.
 
     Nothing where plain operations serve the layer.
     """
-    if kernels.choose(batch.x, layer.weight) is kernels.plain:
+    implementation = kernels.choose(batch.x, layer.weight)
+    if implementation is kernels.plain:
         return {}
-    from mmdet_megdet.sync_bn.kernels import fused
-
-    n, c, height, width = shape = batch.x.shape
+    n, c, height, width = shape = tuple(batch.x.shape)
     if batch.x.is_contiguous():
         shape = (n, c, height * width)
     found = kernels.check.errors(
-        fused,
+        implementation,
         batch.x.device,
         batch.x.dtype,
         layer.weight.dtype,
-        kernels.check.Case(tuple(shape), few_programs=False),
+        kernels.check.Case(shape, few_programs=False),
     )
     # A NaN is above any bound.
     worst = max(found, key=lambda k: (found[k] != found[k], found[k]))

@@ -1,11 +1,15 @@
 # Copyright (c) mmdet_megdet contributors. All rights reserved.
-"""The BatchNorm layers that are compared, all in training mode."""
+"""The BatchNorm layers that are compared: ways to normalise a batch.
+
+Plain BatchNorm is the limit without communication. With one rank the others
+are measured on their synchronised paths, in a group of one, which layers leave
+to ``F.batch_norm`` otherwise.
+"""
 
 from __future__ import annotations
 
 from typing import Any
 
-import measuring  # noqa: F401  (finds mmdet_megdet)
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
@@ -17,24 +21,19 @@ from mmdet_megdet.sync_bn.moments import Running
 from mmdet_megdet.upstream.torch_names import synchronised_batch_norm
 
 
-class OneRankMegDetSyncBN(MegDetSyncBN):
-    """``MegDetSyncBN`` on its synchronised path in a group of one rank.
-
-    The layer itself leaves that case to ``F.batch_norm``, so what the
-    synchronised path costs beyond communication could not be seen.
-    """
-
-    def forward(self, input: Tensor) -> Tensor:
-        """Normalise ``input`` of shape (N, C, H, W)."""
-        running = Running(
-            self.running_mean,
-            self.running_var,
-            self.num_batches_tracked,
-            self.momentum,
-        )
-        return SyncBatchNormFunction.apply(
-            input, self.weight, self.bias, self.eps, running, dist.group.WORLD
-        )
+def ours(layer: MegDetSyncBN, x: Tensor) -> Tensor:
+    """Normalise as ``MegDetSyncBN``."""
+    if dist.get_world_size() > 1:
+        return MegDetSyncBN.forward(layer, x)
+    running = Running(
+        layer.running_mean,
+        layer.running_var,
+        layer.num_batches_tracked,
+        layer.momentum,
+    )
+    return SyncBatchNormFunction.apply(
+        x, layer.weight, layer.bias, layer.eps, running, dist.group.WORLD
+    )
 
 
 class AllReduce(Function):
@@ -53,96 +52,51 @@ class AllReduce(Function):
         return AllReduce.forward(ctx, gradient)
 
 
-class Meet(Function):
-    """The identity, at which ranks add up numbers that nobody uses.
-
-    As many as ``MegDetSyncBN`` sends: ``2C + 1`` float64 numbers in forward
-    and ``2C`` in backward.
-    """
-
-    @staticmethod
-    def forward(ctx: Any, x: Tensor) -> Tensor:
-        """Return ``x``, once all ranks are here."""
-        numbers = 2 * x.shape[1]
-        ctx.sums = x.new_zeros(numbers, dtype=torch.float64)
-        dist.all_reduce(ctx.sums.new_zeros(numbers + 1), group=MeetingBN.group)
-        # A view could not be changed in place, as ReLU does.
-        ctx.mark_dirty(x)
-        return x
-
-    @staticmethod
-    def backward(ctx: Any, gradient: Tensor) -> Tensor:
-        """Return the gradient, once all ranks are here."""
-        dist.all_reduce(ctx.sums, group=MeetingBN.group)
-        return gradient
-
-
-class MeetingBN(nn.BatchNorm2d):
-    """Plain BatchNorm at which ranks meet as often as synchronised ones do.
-
-    It is here to be measured: what it costs beyond plain BatchNorm is
-    waiting, which any layer pays that makes one collective each way.
-    ``group`` is not the default one, in which DDP's collectives are.
-    """
-
-    group: dist.ProcessGroup | None = None
-
-    def forward(self, input: Tensor) -> Tensor:
-        """Normalise ``input`` of shape (N, C, H, W) by this rank's batch."""
-        return Meet.apply(super().forward(input))
-
-
-class TextbookSyncBN(nn.BatchNorm2d):
-    """The usual few lines: moments by a differentiable all-reduce.
+def textbook(layer: nn.Module, x: Tensor) -> Tensor:
+    """Normalise by the usual few lines: a differentiable all-reduce.
 
     Ranks weigh in equally and the variance is ``E[x^2] - E[x]^2`` in
     float32. That is right for equal batches of values near zero, which is
     what the benchmark feeds; it is here to be measured, not to be used.
     """
+    wide = x.float()
+    moments = torch.cat([wide.mean((0, 2, 3)), (wide * wide).mean((0, 2, 3))])
+    moments = AllReduce.apply(moments) / dist.get_world_size()
+    mean, square = moments.chunk(2)
+    var = square - mean * mean
+    scale = layer.weight * (var + layer.eps).rsqrt()
+    shift = layer.bias - mean * scale
+    with torch.no_grad():
+        layer.running_mean.lerp_(mean, layer.momentum)
+        layer.running_var.lerp_(var, layer.momentum)
+    y = wide * scale.view(1, -1, 1, 1) + shift.view(1, -1, 1, 1)
+    return y.to(x.dtype)
+
+
+def torchs(layer: nn.Module, x: Tensor) -> Tensor:
+    """Normalise as ``nn.SyncBatchNorm``."""
+    layer.num_batches_tracked.add_(1)
+    return synchronised_batch_norm(layer, x)
+
+
+WAYS = {
+    'plain': nn.BatchNorm2d.forward,
+    'ours': ours,
+    'textbook': textbook,
+    'nn.SyncBatchNorm': torchs,
+}
+
+
+class SwitchedBN(MegDetSyncBN):
+    """A layer in training mode that normalises in one of :data:`WAYS`."""
+
+    way = 'plain'
 
     def forward(self, input: Tensor) -> Tensor:
         """Normalise ``input`` of shape (N, C, H, W)."""
-        x = input.float()
-        moments = torch.cat([x.mean((0, 2, 3)), (x * x).mean((0, 2, 3))])
-        moments = AllReduce.apply(moments) / dist.get_world_size()
-        mean, square = moments.chunk(2)
-        var = square - mean * mean
-        scale = self.weight * (var + self.eps).rsqrt()
-        shift = self.bias - mean * scale
-        with torch.no_grad():
-            self.running_mean.lerp_(mean, self.momentum)
-            self.running_var.lerp_(var, self.momentum)
-        y = x * scale.view(1, -1, 1, 1) + shift.view(1, -1, 1, 1)
-        return y.to(input.dtype)
+        return WAYS[self.way](self, input)
 
 
-class TorchSyncBN(nn.SyncBatchNorm):
-    """``nn.SyncBatchNorm``, synchronising in a group of one rank too."""
-
-    def forward(self, input: Tensor) -> Tensor:
-        """Normalise ``input`` of shape (N, C, H, W), on a GPU."""
-        self.num_batches_tracked.add_(1)
-        return synchronised_batch_norm(self, input)
-
-
-def layer_types(device: torch.device) -> dict[str, type[nn.Module]]:
-    """Return the layers that are compared by name, the plain one first.
-
-    Args:
-        device (torch.device): ``nn.SyncBatchNorm`` takes part on GPUs alone.
-    """
-    alone = dist.get_world_size() == 1
-    types: dict[str, type[nn.Module]] = dict(
-        plain=nn.BatchNorm2d,
-        ours=OneRankMegDetSyncBN if alone else MegDetSyncBN,
-        textbook=TextbookSyncBN,
-    )
-    if device.type == 'cuda':
-        types['nn.SyncBatchNorm'] = TorchSyncBN
-    return types
-
-
-def make_layers(channels: int, device: torch.device) -> dict[str, nn.Module]:
-    """Return one of each, for so many channels."""
-    types = layer_types(device)
-    return {name: kind(channels).to(device) for name, kind in types.items()}
+def ways_on(device: torch.device) -> list[str]:
+    """Return the ways; that of ``nn.SyncBatchNorm`` needs a GPU."""
+    return [*WAYS] if device.type == 'cuda' else [*WAYS][:-1]

@@ -16,10 +16,11 @@ Example::
 from __future__ import annotations
 
 import os
+from collections import Counter
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from types import ModuleType
 from typing import Any, NamedTuple
+from unittest.mock import patch
 
 # Before triton is imported.
 os.environ['TRITON_INTERPRET'] = '1'
@@ -49,13 +50,7 @@ OVERWRITE = {'copy_', 'fill_', 'zero_'}
 
 
 class Count(NamedTuple):
-    """What one direction costs.
-
-    Attributes:
-        reads (float): Of the input's size.
-        writes (float): Of the input's size.
-        launches (int): Kernels, all-reduces included.
-    """
+    """Passes of one direction, and launches with the all-reduce."""
 
     reads: float
     writes: float
@@ -102,41 +97,30 @@ def passes(values: list[Tensor], x: Tensor) -> float:
 
 def interpreted(run: Callable[[], object], x: Tensor) -> Count:
     """Count what Triton's kernels read and write of large tensors."""
-    with interpreter(x.numel() // 4) as found:
-        run()
-    reads, writes = found['reads'] / x.nbytes, found['writes'] / x.nbytes
-    return Count(reads, writes, found['launches'] + 1)
-
-
-@contextmanager
-def interpreter(elements: int) -> Iterator[dict[str, int]]:
-    """Count launches, and bytes read and written of tensors that large."""
     from triton.runtime import interpreter
 
     builder = interpreter.interpreter_builder
+    kind = interpreter.InterpretedFunction
     load, store = builder.create_masked_load, builder.create_masked_store
-    run = interpreter.InterpretedFunction.run
-    found = dict.fromkeys(('launches', 'reads', 'writes'), 0)
-    ranges: list[tuple[int, int]] = []
+    start = kind.run
+    large: list[range] = []
+    bytes_of, launches = Counter(), 0
 
     def launch(kernel: Any, *args: Any, **kwargs: Any) -> Any:
-        found['launches'] += 1
-        ranges[:] = [
-            (v.data_ptr(), v.data_ptr() + v.nbytes)
+        nonlocal launches
+        launches += 1
+        large[:] = [
+            range(v.data_ptr(), v.data_ptr() + v.nbytes)
             for v in args
-            if isinstance(v, Tensor) and v.numel() >= elements
+            if isinstance(v, Tensor) and v.numel() >= x.numel() // 4
         ]
-        return run(kernel, *args, **kwargs)
+        return start(kernel, *args, **kwargs)
 
-    def count(kind: str, pointers: Any, mask: Any) -> None:
+    def count(way: str, pointers: Any, mask: Any) -> None:
         places = pointers.data[mask.data]
-        size = pointers.get_element_ty().primitive_bitwidth // 8
-        if any(
-            begin <= place < end
-            for place in places.flat[:1]
-            for begin, end in ranges
-        ):
-            found[kind] += places.size * size
+        if places.size and any(int(places.flat[0]) in r for r in large):
+            bits = pointers.get_element_ty().primitive_bitwidth
+            bytes_of[way] += places.size * bits // 8
 
     def read(pointers: Any, mask: Any, *args: Any) -> Any:
         count('reads', pointers, mask)
@@ -146,13 +130,14 @@ def interpreter(elements: int) -> Iterator[dict[str, int]]:
         count('writes', pointers, mask)
         return store(pointers, value, mask, *args)
 
-    interpreter.InterpretedFunction.run = launch
-    builder.create_masked_load, builder.create_masked_store = read, write
-    try:
-        yield found
-    finally:
-        interpreter.InterpretedFunction.run = run
-        del builder.create_masked_load, builder.create_masked_store
+    with (
+        patch.object(kind, 'run', launch),
+        patch.object(builder, 'create_masked_load', read),
+        patch.object(builder, 'create_masked_store', write),
+    ):
+        run()
+    reads, writes = (bytes_of[w] / x.nbytes for w in ('reads', 'writes'))
+    return Count(reads, writes, launches + 1)
 
 
 def steps(kernels: ModuleType, x: Tensor, dy: Tensor) -> Iterator[None]:
@@ -191,39 +176,30 @@ def counted(
     return count(lambda: next(turns), x), count(lambda: next(turns), x)
 
 
-def rows() -> Iterator[tuple[str, str, str, Count, Count]]:
-    """Return implementation, dtype, layout, and the counts, both ways."""
+def rows() -> Iterator[dict[str, Any]]:
+    """Return the table's rows."""
     from mmdet_megdet.sync_bn.kernels import fused
 
+    found: dict[tuple[str, str, str], tuple[Count, Count]] = {}
     for name, kernels in (('plain', plain), ('Triton', fused)):
         for dtype in (torch.float32, torch.float16):
             for layout, memory_format in LAYOUTS.items():
-                kind = str(dtype).removeprefix('torch.')
-                counts = counted(kernels, dtype, memory_format)
-                yield name, kind, layout, *counts
-    yield 'nn.SyncBatchNorm', 'any', 'any', *NN_SYNC_BN
-    yield 'limit', 'any', 'any', *LIMIT
-
-
-def main() -> None:
-    """Print the table."""
-    found = []
-    for name, dtype, layout, *both in rows():
-        cells = [f'{c.reads:.3g} + {c.writes:.3g}' for c in both]
-        total = sum(c.reads + c.writes for c in both)
-        found.append(
-            {
-                'kernels': name,
-                'dtype': dtype,
-                'layout': layout,
-                'forward: reads + writes': cells[0],
-                'backward': cells[1],
-                'passes': f'{total:.3g}',
-                'launches': sum(c.launches for c in both) or '-',
-            }
-        )
-    print(markdown(found))
+                key = name, str(dtype).removeprefix('torch.'), layout
+                found[key] = counted(kernels, dtype, memory_format)
+    found['nn.SyncBatchNorm', 'any', 'any'] = NN_SYNC_BN
+    found['limit', 'any', 'any'] = LIMIT
+    for (name, dtype, layout), both in found.items():
+        forward, backward = (f'{c.reads:.3g} + {c.writes:.3g}' for c in both)
+        yield {
+            'kernels': name,
+            'dtype': dtype,
+            'layout': layout,
+            'forward: reads + writes': forward,
+            'backward': backward,
+            'passes': f'{sum(c.reads + c.writes for c in both):.3g}',
+            'launches': sum(c.launches for c in both) or '-',
+        }
 
 
 if __name__ == '__main__':
-    main()
+    print(markdown(list(rows())))

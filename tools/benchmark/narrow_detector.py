@@ -1,5 +1,5 @@
 # Copyright (c) mmdet_megdet contributors. All rights reserved.
-"""A narrow detector that benchmarks train many times on CPUs."""
+"""A narrow Faster R-CNN that benchmarks train many times on CPUs."""
 
 from __future__ import annotations
 
@@ -7,18 +7,23 @@ import argparse
 import json
 import math
 import os
-from collections.abc import Callable
+import sys
+from collections.abc import Callable, Sequence
 from pathlib import Path
+from statistics import fmean
 from typing import Any
 
 import cv2
 import torch
-from measuring import ROOT, positive
-from mmengine.runner import Runner
+from measuring import ROOT, markdown, parser_of
+from mmdet.utils import register_all_modules
+from mmengine.config import Config
 
+from mmdet_megdet.arguments import positive
+from mmdet_megdet.cli import build_runner
 from mmdet_megdet.demo_data import generate_shapes
+from mmdet_megdet.errors import NonFiniteLossError
 
-CONFIGS = ROOT / 'configs' / 'megdet'
 SIZE = (96, 96)
 METRICS = ('bbox_mAP', 'bbox_mAP_50')
 
@@ -70,12 +75,12 @@ SHAPES = {
 }
 
 
-def add_options(
-    parser: argparse.ArgumentParser, images: tuple[int, int], out: str
-) -> None:
-    """Add the options of benchmarks that train on generated images."""
+def parser_for(
+    doc: str, images: tuple[int, int], out: str
+) -> argparse.ArgumentParser:
+    """Return a parser with the options of trainings on generated images."""
+    parser = parser_of(doc, images=images, seeds=[0, 1, 2])
     add = parser.add_argument
-    parser.set_defaults(images=images, seeds=[0, 1, 2])
     add('--seeds', nargs='+', type=int, help='one training each')
     add(
         '--images',
@@ -85,75 +90,98 @@ def add_options(
         help='number of generated images',
     )
     add('--out', type=Path, default=Path(out), help='folder of all runs')
+    return parser
 
 
-def check_no_gpu(parser: argparse.ArgumentParser) -> None:
-    """Refuse a machine on which MMEngine would not train on the CPU."""
-    if torch.cuda.is_available():
-        parser.error(
-            'this trains on the CPU, but MMEngine would choose the GPU of '
-            'this machine: set CUDA_VISIBLE_DEVICES=-1'
-        )
-
-
-def prepare_images(args: argparse.Namespace) -> None:
+def prepare(args: argparse.Namespace) -> None:
     """Generate the images, and tell the config where they lie."""
+    if torch.cuda.is_available():  # MMEngine would take it
+        sys.exit('error: this trains on CPUs: set CUDA_VISIBLE_DEVICES=-1')
+    # Ranks, which are forked, need not import it all.
+    register_all_modules(init_default_scope=False)
+    # Threads are not taken along.
+    cv2.setNumThreads(0)
     train, val = args.images
     root = args.out / f'light_{train}_{val}'
-    # Ranks are forked, and threads are not taken along.
-    cv2.setNumThreads(0)
     generate_shapes(root, train, val, SIZE, vary_light=True)
     os.environ['SHAPES_ROOT'] = str(root)
 
 
-def average_precisions(runner: Runner) -> dict[str, float]:
-    """Return the metrics of a training's last validation.
+def config(
+    data: str, folder: Path, epochs: int, settings: dict[str, Any]
+) -> Config:
+    """Return the config of a run, with settings over those of all runs."""
+    cfg = Config.fromfile(ROOT / 'configs' / 'megdet' / f'{data}_r18_fpn.py')
+    # Runners of one process share what has the same name.
+    name = '_'.join(folder.parts[-3:])
+    length = {
+        'work_dir': str(folder),
+        'experiment_name': name,
+        'visualizer.name': name,
+        'train_cfg.max_epochs': epochs,
+        'train_cfg.val_interval': epochs,
+        'param_scheduler.1.end': epochs,
+        'param_scheduler.1.milestones': [drop_of(epochs)],
+    }
+    own = SHAPES if data == 'shapes' else {}
+    cfg.merge_from_dict(COMMON | own | length | settings)
+    return cfg
+
+
+def drop_of(epochs: int) -> int:
+    """Return the epoch at which the learning rate is divided by 10."""
+    return max(1, round(0.75 * epochs))
+
+
+def train(cfg: Config) -> dict[str, Any]:
+    """Make a run; return its AP, which is NaN where it diverged.
 
     CocoMetric says nothing of a model that detects nothing: its AP is 0.
     """
-    found = {
-        name: runner.message_hub.log_scalars.get(f'val/coco/{name}')
-        for name in METRICS
-    }
+    runner = build_runner(cfg)
+    try:
+        runner.train()
+    except NonFiniteLossError:
+        return dict.fromkeys(METRICS, math.nan)
+    logged = runner.message_hub.log_scalars
+    found = {name: logged.get(f'val/coco/{name}') for name in METRICS}
     return {n: float(v.current()) if v else 0.0 for n, v in found.items()}
 
 
-class Results:
-    """Finished runs: a line each in ``runs.jsonl``, none made again.
+def table(results: Sequence[dict[str, Any]], by: Sequence[str]) -> str:
+    """Return a table: AP in per cent, the mean over the seeds and each.
 
-    Args:
-        folder (Path): Where the file lies.
+    ``by`` are the facts that tell the ways to train apart.
     """
-
-    def __init__(self, folder: Path) -> None:
-        self.path = folder / 'runs.jsonl'
-        self.done: list[dict[str, Any]] = []
-        if self.path.exists():
-            lines = self.path.read_text().splitlines()
-            self.done = [json.loads(line) for line in lines]
-
-    def get(
-        self, facts: dict[str, Any], make: Callable[[], dict[str, Any]]
-    ) -> dict[str, Any]:
-        """Return the result of a run; make the run if it is not there.
-
-        Args:
-            facts (dict[str, Any]): What tells the run from others, as JSON.
-            make (Callable): Makes it; gives what it found.
-        """
-        for result in self.done:
-            if all(same(result.get(k), value) for k, value in facts.items()):
-                return result
-        result = facts | make()
-        self.path.parent.mkdir(parents=True, exist_ok=True)
-        with self.path.open('a') as file:
-            file.write(json.dumps(result) + '\n')
-        self.done.append(result)
-        return result
+    ways: dict[tuple, list[dict[str, Any]]] = {}
+    for result in results:
+        ways.setdefault(tuple(result[k] for k in by), []).append(result)
+    rows = []
+    for way, runs in ways.items():
+        row = dict(zip(by, way, strict=True))
+        for metric in METRICS:
+            found = [100 * run[metric] for run in runs]
+            each = ', '.join(f'{ap:.1f}' for ap in found)
+            row[metric] = f'{fmean(found):.1f} ({each})'
+        rows.append(row)
+    return markdown(rows)
 
 
-def same(one: object, other: object) -> bool:
-    """Return whether two facts are equal, floats but for rounding."""
-    if isinstance(one, float) and isinstance(other, float):
-        return math.isclose(one, other)
-    return one == other
+def result_of(
+    folder: Path, facts: dict[str, Any], make: Callable[[], dict[str, Any]]
+) -> dict[str, Any]:
+    """Return the result of a run; make the run if it is not there.
+
+    Finished runs are a line each in the folder's ``runs.jsonl``: the facts
+    that tell it from others, and what was found.
+    """
+    path = folder / 'runs.jsonl'
+    lines = path.read_text().splitlines() if path.exists() else []
+    for result in map(json.loads, lines):
+        if facts.items() <= result.items():
+            return result
+    result = facts | make()
+    folder.mkdir(parents=True, exist_ok=True)
+    with path.open('a') as file:
+        file.write(json.dumps(result) + '\n')
+    return result
