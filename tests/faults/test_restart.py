@@ -23,13 +23,11 @@ from tests.tools.command import environment, start
 @pytest.mark.parametrize(
     ('statuses', 'again'),
     [
-        # Killed, aborted, another rank lost, asked to stop.
+        # Killed, another rank lost, asked to stop.
         ([-9, -15], False),
-        ([-6], False),
         ([69, -15], False),
         ([75, 75], False),
         # An error of its own, and what it did to the others.
-        ([1], True),
         ([69, 1], True),
         ([2, 2], True),
     ],
@@ -81,20 +79,13 @@ def test_images_are_chosen():
 
 def test_what_is_made_again_is_told(tmp_path):
     """The note says 7 updates where the checkpoint has 4."""
-    hook = dict(custom_hooks=[dict(type='RestartHook')], log_level='INFO')
+    hook = dict(custom_hooks=[dict(type='RestartHook')])
     train(tmp_path, train_cfg__max_epochs=1, **hook)
     note = tmp_path / 'updates_done'
     assert note.read_text() == '4\n'
-    assert 'RestartHook: training' not in log_of(tmp_path)
     note.write_text('7\n')
-    path = str(tmp_path / 'epoch_1.pth')
-    train(
-        tmp_path,
-        train_cfg__max_epochs=2,
-        resume=True,
-        load_from=path,
-        **hook,
-    )
+    hook |= dict(resume=True, load_from=str(tmp_path / 'epoch_1.pth'))
+    train(tmp_path, train_cfg__max_epochs=2, **hook)
     assert (
         'WARNING - RestartHook: training goes on with 1 rank(s) after update '
         '4. It had come to update 7: 3 update(s) are lost and made again.'
