@@ -123,21 +123,6 @@ def test_an_iteration_is_an_update(tmp_path, monkeypatch):
     assert 'gradient of some iterations is lost' not in log
 
 
-def test_an_update_is_one_of_the_whole_batch(tmp_path):
-    """Micro-steps of a model without norm layers add up to one."""
-    plain = dict(model__norm_cfg=dict(type='torch.nn.Identity'))
-    whole, parts = (
-        train(tmp_path / str(images), images=images, **plain)
-        for images in (8, 2)
-    )
-    assert parts.witness.losses == pytest.approx(
-        whole.witness.losses, rel=1e-5
-    )
-    torch.testing.assert_close(
-        parts.model.state_dict(), whole.model.state_dict()
-    )
-
-
 @pytest.mark.parametrize(('update', 'workers'), [(1, 2), (4, 0), (6, 0)])
 def test_it_goes_on_after_any_update(tmp_path, straight, update, workers):
     """In micro-batches of another size, the weights apart."""
@@ -203,22 +188,6 @@ def test_max_updates(tmp_path, straight):
     assert _without(resumed.witness.images, 4) == images
 
 
-def test_it_stops_early(tmp_path):
-    stop = dict(
-        type='EarlyStoppingHook', monitor='error', stopping_threshold=0.0
-    )
-    loop = dict(_delete_=True, type='UpdateTrainLoop', val_interval=2)
-    runner = train(
-        tmp_path,
-        default_hooks__stop=dict(stop, rule='greater'),
-        train_cfg=dict(loop, max_updates=8),
-    )
-    assert runner.witness.calls[-2:] == [
-        ('validated', 0, 2),
-        ('epoch done', 0, 2),
-    ]
-
-
 def test_data_time_is_that_of_all_micro_batches(tmp_path, monkeypatch):
     """By a clock that goes on when an image is loaded, and then alone."""
     clock = [0.0]
@@ -276,68 +245,14 @@ def test_refusals(tmp_path, settings, message):
     assert message in refusal(tmp_path, **settings)
 
 
-def test_what_cannot_go_on_inside_an_epoch(tmp_path, straight):
-    path = straight.work_dir + '/iter_6.pth'
+def test_none_goes_on_under_a_stock_loop(tmp_path):
+    train(tmp_path, train_cfg__max_epochs=1)
     message = refusal(
         tmp_path,
-        total=4,
         resume=True,
-        load_from=path,
-        train_dataloader__dataset__length=40,
-    )
-    assert 'update 2 of 4 in its epoch' in message
-    assert 'total_batch_size is 4 and was 8' in message
-    assert 'images is 40 and was 32' in message
-
-
-@pytest.mark.parametrize('name', ['epoch_1', 'iter_4'])
-def test_what_goes_on_at_an_epochs_end(tmp_path, straight, name):
-    """With another batch: the updates that are done stay done."""
-    first = straight
-    if name == 'epoch_1':
-        first = train(tmp_path / 'first', train_cfg__max_epochs=1)
-    runner = train(
-        tmp_path / 'then',
-        total=16,
-        resume=True,
-        load_from=f'{first.work_dir}/{name}.pth',
-        train_cfg__max_epochs=3,
-        **BY_UPDATE,
-    )
-    assert (runner.epoch, runner.iter) == (3, 4 + 2 * 2)
-    assert runner.iter == runner.max_iters
-    log = log_of(tmp_path / 'then')
-    assert 'from here on total_batch_size is 16 and was 8;' in log
-    # Inside the last epoch, whose beginning is no multiple of two.
-    again = train(
-        tmp_path / 'again',
-        total=16,
-        resume=True,
-        load_from=str(tmp_path / 'then' / 'iter_7.pth'),
-        train_cfg__max_epochs=3,
-    )
-    assert again.witness.losses == runner.witness.losses[-1:]
-
-
-def test_a_checkpoint_of_another_loop_is_refused(tmp_path):
-    """And none of this one goes on under a stock loop."""
-    stock = dict(
+        load_from=str(tmp_path / 'epoch_1.pth'),
         train_cfg=dict(_delete_=True, by_epoch=True, max_epochs=1),
         train_dataloader__batch_sampler=None,
     )
-    path = str(tmp_path / 'epoch_1.pth')
-    resumed = dict(resume=True, load_from=path)
-    cfg = update_config(tmp_path, 8, 4, **stock)
-    train_tiny(cfg)
-    message = refusal(tmp_path / 'then', **resumed)
-    assert 'iter=8 counts micro-batches of 1 ranks x 4 images' in message
-    del cfg.default_hooks['total_batch']
-    cfg.experiment_name += '_again'
-    train_tiny(cfg)
-    message = refusal(tmp_path / 'then', **resumed)
-    assert 'iter=8 does not say what it counts' in message
-
-    train(tmp_path, train_cfg__max_epochs=1)
-    message = refusal(tmp_path / 'then', **resumed, **stock)
     assert 'EpochBasedTrainLoop counts micro-batches' in message
     assert 'the checkpoint counts updates' in message

@@ -176,12 +176,6 @@ def test_epochs_and_seeds_draw_anew(folder):
     assert len(seen) == 2 * 2 * 16
 
 
-def test_stock_streams_are_no_such_thing(folder):
-    unseeded = plain(folder)
-    seed_generators(0)
-    assert updates_of(unseeded, (1, 4)) != updates_of(unseeded, (2, 2))
-
-
 class Fails:
     def __getitem__(self, index):
         draw()
@@ -199,13 +193,6 @@ def test_the_process_keeps_its_own_generators():
     with pytest.raises(KeyError):
         dataset.__getitems__(EpochBatch([0, 1], epoch=0))
     assert draw() == expected
-
-
-def test_other_batches_load_as_ever(dataset):
-    seed_generators(2)
-    first = pixels(pseudo_collate(dataset.__getitems__([0])))
-    seed_generators(3)
-    assert pixels(pseudo_collate(dataset.__getitems__([0]))) != first
 
 
 def test_transforms_that_keep_images_are_refused(folder):
