@@ -52,10 +52,6 @@ class AtomicCheckpointHook(CheckpointHook):
 
     Object stores (``out_dir='s3://...'``) and a ``backend_args`` of one's own
     write as they do. The options are those of :class:`CheckpointHook`.
-
-    Examples:
-        >>> default_hooks = dict(
-        ...     checkpoint=dict(type='AtomicCheckpointHook', interval=1))
     """
 
     # MMEngine's, which has no annotations.
@@ -205,7 +201,6 @@ def is_whole(path: str | Path) -> bool:
     """Return whether a file is a checkpoint that was written to its end.
 
     ``torch.save`` writes a zip archive, whose table of contents comes last.
-    Only that is read: bytes that change later are found when it is loaded.
     """
     return Path(path).is_file() and zipfile.is_zipfile(path)
 

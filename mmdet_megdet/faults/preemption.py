@@ -58,13 +58,6 @@ class PreemptionHook(Hook):
     Raises:
         ConfigError: Before training, if checkpoints are those of MMEngine's
             own hook, or the loop could not go on inside an epoch.
-
-    Examples:
-        >>> default_hooks = dict(
-        ...     checkpoint=dict(type='AtomicCheckpointHook', interval=1),
-        ...     rank_watch=dict(type='RankWatchHook'),
-        ...     preemption=dict(type='PreemptionHook'),
-        ... )
     """
 
     # Behind the schedulers, the EMA and a checkpoint of this iteration.
@@ -93,7 +86,6 @@ class PreemptionHook(Hook):
         self._saver = _checked_saver(savers[0], runner.train_loop)
         self._group = _cpu_group() if runner.world_size > 1 else None
         self._signal = TerminationSignal()
-        self._signal.install()
         watchers = [h for h in runner.hooks if isinstance(h, RankWatchHook)]
         self._watch = watchers[0].watch if watchers else None
         if self._watch is not None:
@@ -142,20 +134,16 @@ class PreemptionHook(Hook):
 
 
 class TerminationSignal:
-    """Whether SIGTERM has come, told to any thread at once.
+    """Whether SIGTERM has come, which does nothing else from now on.
 
-    Python runs a signal's handler in the main thread and between two
-    instructions, so not while that waits in a collective. Python's wake-up
-    pipe is written to nevertheless.
+    Python runs a signal's handler in the main thread, so not while that waits
+    in a collective. Its wake-up pipe, which any thread can read, is written
+    to nevertheless.
     """
 
     def __init__(self) -> None:
         self._received = False
-        self._pipe: tuple[int, int] | None = None
-
-    def install(self) -> None:
-        """Let SIGTERM be noted, and do nothing else, from now on."""
-        self._pipe = os.pipe()
+        self._pipe: tuple[int, ...] = os.pipe()
         for end in self._pipe:
             os.set_blocking(end, False)
         self._handler = signal.signal(signal.SIGTERM, self._note)
@@ -167,18 +155,17 @@ class TerminationSignal:
         """Let SIGTERM do again what it did before."""
         signal.set_wakeup_fd(self._wakeup)
         signal.signal(signal.SIGTERM, self._handler)
-        pipe, self._pipe = self._pipe, None
-        for end in pipe or ():
+        pipe, self._pipe = self._pipe, ()
+        for end in pipe:
             os.close(end)
 
     def received(self) -> bool:
-        """Return whether it has come since :meth:`install`."""
-        pipe = self._pipe
-        if pipe is not None:
-            # Other signals' numbers come here too. It may be empty, or closed
-            # by another thread.
-            with suppress(OSError):
-                if signal.SIGTERM in os.read(pipe[0], 1024):
+        """Return whether it has come."""
+        # Other signals' numbers come here too. The pipe may be empty, or
+        # closed by another thread.
+        with suppress(OSError):
+            for end in self._pipe[:1]:
+                if signal.SIGTERM in os.read(end, 1024):
                     self._received = True
         return self._received
 

@@ -68,10 +68,6 @@ class ReadableCheckpointHook(Hook):
     Raises:
         CheckpointError: Before training on every rank; ahead of a writing on
             the rank that writes.
-
-    Examples:
-        >>> default_hooks = dict(
-        ...     readable_checkpoint=dict(type='ReadableCheckpointHook'))
     """
 
     # Behind what adds to a checkpoint.

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import logging
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Sized
 from typing import NamedTuple
 
 from mmengine.hooks import Hook
@@ -62,10 +62,6 @@ class ResumeReportHook(Hook):
     Raises:
         CheckpointError: On every rank, ahead of loading, if there are other
             schedulers than the checkpoint has states, or another optimizer.
-
-    Examples:
-        >>> default_hooks = dict(
-        ...     resume_report=dict(type='ResumeReportHook'))
     """
 
     # Ahead of what converts a checkpoint.
@@ -106,22 +102,17 @@ def _take_equal_metainfo(runner: Runner, meta: dict) -> None:
         meta['dataset_meta'] = today
 
 
-def _check_number(saved: list | dict | None, runner: Runner) -> None:
+def _check_number(saved: Sized | None, runner: Runner) -> None:
     """Refuse more or fewer schedulers than were saved.
 
     MMEngine would pair them by position and leave out the rest.
     """
-    numbers = []
-    for each in (saved or [], runner.param_schedulers or []):
-        lists = each if isinstance(each, dict) else {'': each}
-        numbers.append({name: len(found) for name, found in lists.items()})
-    then, today = numbers
+    then, today = len(saved or ()), len(runner.param_schedulers or ())
     if then != today:
         raise CheckpointError(
-            f'The config has {sum(today.values())} parameter scheduler(s) '
-            f'and the checkpoint the state of {sum(then.values())}: whose is '
-            'whose is not known. Keep param_scheduler as it was to resume, or '
-            f'{_ANEW}.'
+            f'The config has {today} parameter scheduler(s) and the '
+            f'checkpoint the state of {then}: whose is whose is not known. '
+            f'Keep param_scheduler as it was to resume, or {_ANEW}.'
         )
 
 
@@ -180,8 +171,8 @@ def _report(source: str, changes: list[Change]) -> str:
     of_state = [c for c in changes if _STATE.match(c.key)]
     if of_state:
         text += (
-            "\nThese are the checkpoint's, not today's config's (to train "
-            f"with today's, {_ANEW}):{_listed(of_state)}"
+            "\nThe checkpoint's state holds for these, not today's config "
+            f'(to train with that, {_ANEW}):{_listed(of_state)}'
         )
     of_today = [c for c in changes if not _STATE.match(c.key)]
     if of_today:

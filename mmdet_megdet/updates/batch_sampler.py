@@ -46,12 +46,6 @@ class UpdateBatchSampler(Sampler):
 
     Raises:
         ConfigError: If the config asks for an order that this is not.
-
-    Examples:
-        >>> train_dataloader = dict(
-        ...     batch_size=4,
-        ...     sampler=dict(type='DefaultSampler', shuffle=True),
-        ...     batch_sampler=dict(type='UpdateBatchSampler'))
     """
 
     def __init__(self, sampler: DefaultSampler, batch_size: int) -> None:

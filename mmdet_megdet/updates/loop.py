@@ -65,11 +65,6 @@ class UpdateTrainLoop(BaseLoop):
     Raises:
         ConfigError: If the config has no total batch, another sampler, or
             what contradicts them.
-
-    Examples:
-        >>> train_cfg = dict(type='UpdateTrainLoop', max_epochs=24)
-        >>> train_dataloader = dict(
-        ...     batch_sampler=dict(type='UpdateBatchSampler'))
     """
 
     def __init__(

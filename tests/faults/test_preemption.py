@@ -22,7 +22,6 @@ def test_the_signal_is_noted_and_given_back():
     # Whoever runs the tests may have one.
     wakeup = signal.set_wakeup_fd(-1)
     termination = TerminationSignal()
-    termination.install()
     try:
         # Another signal's number goes through the same pipe.
         previous = signal.signal(signal.SIGUSR1, lambda *_: None)
