@@ -77,11 +77,6 @@ class PreemptionHook(Hook):
         """Note SIGTERM from now on; a collective."""
         savers = [h for h in runner.hooks if isinstance(h, CheckpointHook)]
         if not savers:
-            print_log(
-                'PreemptionHook: the run has no CheckpointHook, so SIGTERM '
-                'ends it at once, as ever.',
-                logger='current',
-            )
             return
         self._saver = _checked_saver(savers[0], runner.train_loop)
         self._group = _cpu_group() if runner.world_size > 1 else None
