@@ -7,6 +7,7 @@ of eight images, BN units of four, three updates an epoch.
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 from pathlib import Path
@@ -20,6 +21,7 @@ import torch.utils.cpp_extension
 from mmdet.models import DetDataPreprocessor
 from mmengine.config import Config
 from mmengine.hooks import EMAHook, Hook
+from mmengine.hub import get_config
 from mmengine.registry import MODELS
 from mmengine.runner import Runner
 from torch.multiprocessing import ProcessExitedException
@@ -46,7 +48,7 @@ SETTINGS = dict(
     # Stock, as the averaged weights are.
     param_scheduler=[
         dict(type='LinearLR', start_factor=0.1, by_epoch=False, end=5),
-        dict(type='CosineAnnealingLR', by_epoch=False, begin=5, T_max=25),
+        dict(type='CosineAnnealingLR', by_epoch=False, begin=5, end=UPDATES),
     ],
     custom_hooks=[
         dict(type='EMAHook', ema_type='ExponentialMovingAverage', momentum=0.1)
@@ -75,48 +77,24 @@ RETINA = dict(
     train_cfg__max_updates=3,
     default_hooks__checkpoint__interval=3,
     model=dict(
+        get_config('mmdet::_base_/models/retinanet_r50_fpn.py').model,
         _delete_=True,
-        type='mmdet.SingleStageDetector',
-        data_preprocessor=dict(
-            type='DoublePreprocessor', mean=[110.0] * 3, std=[60.0] * 3
-        ),
-        backbone=dict(
-            type='ResNet',
-            depth=18,
-            base_channels=8,
-            stem_channels=8,
-            num_stages=2,
-            strides=(1, 2),
-            dilations=(1, 1),
-            out_indices=(0, 1),
-            frozen_stages=-1,
-            norm_cfg=dict(type='MegDetSyncBN', bn_size=4),
-            norm_eval=False,
-        ),
-        neck=dict(type='FPN', in_channels=[8, 16], out_channels=8, num_outs=2),
-        bbox_head=dict(
-            type='RetinaHead',
-            num_classes=2,
-            in_channels=8,
-            feat_channels=8,
-            stacked_convs=1,
-            anchor_generator=dict(
-                type='AnchorGenerator',
-                scales=[4],
-                ratios=[1.0],
-                strides=[4, 8],
-            ),
-            loss_bbox=dict(type='L1Loss'),
-        ),
-        train_cfg=dict(
-            assigner=dict(
-                type='MaxIoUAssigner', pos_iou_thr=0.5, neg_iou_thr=0.4
-            ),
-            sampler=dict(type='PseudoSampler'),
-            allowed_border=-1,
-            pos_weight=-1,
-        ),
+        _scope_='mmdet',
     ),
+    model__data_preprocessor__type='DoublePreprocessor',
+    model__backbone=dict(
+        type='ResNet',
+        depth=18,
+        base_channels=8,
+        stem_channels=8,
+        norm_cfg=dict(type='MegDetSyncBN', bn_size=4),
+    ),
+    model__neck__in_channels=[8, 16, 32, 64],
+    model__neck__out_channels=8,
+    model__bbox_head__num_classes=2,
+    model__bbox_head__in_channels=8,
+    model__bbox_head__feat_channels=8,
+    model__bbox_head__stacked_convs=1,
 )
 
 
@@ -132,7 +110,13 @@ class DoublePreprocessor(DetDataPreprocessor):
 @pytest.fixture(scope='module')
 def data(tmp_path_factory):
     folder = tmp_path_factory.mktemp('data') / 'images'
-    image_task.write_images(folder, 29)
+    content = image_task.write_images(folder, 29)
+    for box in content['annotations']:
+        # Of several sizes, with more and fewer anchors.
+        number = box['id']
+        x, width, height = number % 12, 8 + number % 4 * 8, 8 + number % 3 * 8
+        box |= dict(bbox=[x, 4, width, height], area=width * height)
+    (folder / 'annotations.json').write_text(json.dumps(content))
     return folder
 
 

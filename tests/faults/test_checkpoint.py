@@ -8,7 +8,6 @@ from pathlib import Path
 import pytest
 import torch
 from mmengine.fileio import LocalBackend
-from mmengine.hooks import CheckpointHook
 
 from mmdet_megdet.errors import CheckpointError
 from mmdet_megdet.faults import latest_checkpoint
@@ -58,27 +57,6 @@ def test_the_oldest_goes_when_the_new_one_is_whole(tmp_path, monkeypatch):
     assert names == {'epoch_3.pth', 'best_error_epoch_2.pth'}
     last = Path((tmp_path / 'last_checkpoint').read_text())
     assert last == tmp_path / 'epoch_3.pth'
-
-
-def test_what_it_keeps_is_what_mmengine_keeps(tmp_path):
-    """The same run with either hook leaves the same files."""
-    names = {}
-    for kind in ('AtomicCheckpointHook', 'CheckpointHook'):
-        runner = train(
-            tmp_path / kind,
-            default_hooks__checkpoint__type=kind,
-            default_hooks__checkpoint__max_keep_ckpts=2,
-            default_hooks__checkpoint__published_keys=['state_dict'],
-            default_hooks__preemption=None,
-        )
-        (hook,) = [h for h in runner.hooks if isinstance(h, CheckpointHook)]
-        assert list(hook.keep_ckpt_ids) == [2, 3]
-        # Hashes differ: a checkpoint holds the time.
-        names[kind] = sorted(
-            path.name.split('-')[0] for path in (tmp_path / kind).glob('*.pth')
-        )
-    assert names['AtomicCheckpointHook'] == names['CheckpointHook']
-    assert 'epoch_2.pth' in names['AtomicCheckpointHook']
 
 
 def test_a_checkpoint_does_not_have_other_files_deleted(tmp_path, monkeypatch):

@@ -3,17 +3,14 @@ from __future__ import annotations
 
 import os
 import signal
-import subprocess
-import time
 
 import psutil
 import pytest
 from mmengine.hooks import Hook
 from mmengine.registry import HOOKS
-from torch.utils.data import DataLoader
 
 from mmdet_megdet.errors import ConfigError, Preempted
-from mmdet_megdet.faults.preemption import TerminationSignal, shield_workers
+from mmdet_megdet.faults.preemption import TerminationSignal
 from tests.data.faults_run import train
 
 
@@ -34,33 +31,6 @@ def test_the_signal_is_noted_and_given_back():
         termination.restore()
     assert signal.getsignal(signal.SIGTERM) is before
     assert signal.set_wakeup_fd(wakeup) == -1
-
-
-class Pids:
-    """The process that loads, slowly."""
-
-    def __len__(self):
-        return 4
-
-    def __getitem__(self, _):
-        time.sleep(0.2)
-        return os.getpid()
-
-
-def test_workers_heed_their_own_process_alone():
-    began = []
-    loader = DataLoader(Pids(), num_workers=1, worker_init_fn=began.append)
-    shield_workers(loader)
-    batches = iter(loader)
-    worker = next(batches).item()
-    subprocess.run(['kill', '-TERM', str(worker)], check=True)
-    assert [batch.item() for batch in batches] == [worker] * 3
-
-    batches = iter(loader)
-    worker = psutil.Process(next(batches).item())
-    worker.terminate()
-    # DataLoader takes a status of 0 for an orderly end.
-    assert worker.wait(60) == 0
 
 
 @HOOKS.register_module(force=True)

@@ -4,7 +4,7 @@ from __future__ import annotations
 import datetime
 import enum
 import warnings
-from collections import Counter, OrderedDict, defaultdict, deque, namedtuple
+from collections import OrderedDict, defaultdict, deque, namedtuple
 from pathlib import Path
 
 import numpy as np
@@ -14,7 +14,6 @@ from mmdet.registry import DATASETS, OPTIMIZERS, PARAM_SCHEDULERS
 from mmdet.utils import register_all_modules
 from mmengine.config import ConfigDict
 from mmengine.hooks import Hook
-from mmengine.logging import HistoryBuffer, MessageHub
 from mmengine.optim import OptimWrapper, _ParamScheduler
 from mmengine.registry import HOOKS
 from mmengine.registry import OPTIMIZERS as ROOT_OPTIMIZERS
@@ -52,21 +51,17 @@ def there_and_back(tmp_path, value):
     [
         (ConfigDict(a=[(1, ConfigDict(b=2))]), dict(a=[(1, dict(b=2))])),
         (defaultdict(list, a=[1]), dict(a=[1])),
-        (Counter(a=2), Counter(a=2)),
         (POINT, (1, 2)),
         (deque([1, 'a']), [1, 'a']),
-        (range(3), [0, 1, 2]),
         (frozenset({1}), {1}),
         (Color.RED, 'red'),
         (Path('a/b'), 'a/b'),
         (np.str_('text'), 'text'),
-        (np.array(['a', 'b']), ['a', 'b']),
         (np.array([dict(a=np.str_('b')), None]), [dict(a='b'), None]),
         (np.float64(0.1), np.float64(0.1)),
         (np.array(2, 'int16'), np.array(2, 'int16')),
         ({('a', 1): {Color.RED: b'x'}}, {('a', 1): {'red': b'x'}}),
         (torch.Size([2]), torch.Size([2])),
-        (torch.float16, torch.float16),
     ],
     ids=lambda value: type(value).__name__,
 )
@@ -103,16 +98,6 @@ def test_a_state_dict_keeps_its_versions():
 def test_what_would_not_come_back_is_named(content, message):
     with pytest.raises(CheckpointError, match=message):
         readable(content)
-
-
-def test_statistics_of_ones_own_would_not_come_back(monkeypatch):
-    buffer = HistoryBuffer()
-    readable(buffer)
-    # Of the class, as register_statistics does it.
-    methods = buffer._statistics_methods
-    monkeypatch.setitem(methods, 'own', lambda self: 0)
-    with pytest.raises(CheckpointError, match=r'buffer\.\w+_methods\.own ba'):
-        readable(dict(buffer=buffer))
 
 
 def registered(*registries, base: type) -> dict[str, type]:
@@ -204,16 +189,6 @@ def test_every_data_sets_metainfo_comes_back():
     readable(infos)
 
 
-def test_message_hub_comes_back(tmp_path):
-    hub = MessageHub('what_comes_back')
-    hub.update_scalar('train/loss', 1.5)
-    hub.update_info('table', ConfigDict(ap=[np.int64(1), np.array([0.5])]))
-    other = MessageHub('what_came_back')
-    other.load_state_dict(there_and_back(tmp_path, hub.state_dict()))
-    assert other.get_scalar('train/loss').current() == 1.5
-    assert other.get_info('table') == dict(ap=[1, np.array([0.5])])
-
-
 def test_stock_files_come_back(tmp_path):
     """As MMEngine alone has written them."""
     scheduler = scheduler_of('OneCycleLR')
@@ -242,22 +217,18 @@ def test_a_run_goes_on_from_what_it_wrote(tmp_path, monkeypatch):
     monkeypatch.setattr(TinyImages, 'metainfo', info)
     one_cycle = dict(eta_max=0.1, total_steps=24, by_epoch=False)
     settings = dict(param_scheduler=[dict(type='OneCycleLR', **one_cycle)])
-    train(tmp_path / 'once', **settings)
-    path = tmp_path / 'once' / 'epoch_1.pth'
-    saved = torch.load(path)
-    assert type(saved['meta']['dataset_meta']['parts'][0]) is dict
-    settings |= dict(resume=True, load_from=str(path))
-    train(tmp_path / 'resumed', **settings)
+    once = train(tmp_path / 'once', **settings)
+    settings |= dict(
+        resume=True, load_from=str(tmp_path / 'once' / 'epoch_1.pth')
+    )
+    resumed = train(tmp_path / 'resumed', **settings)
     log = log_of(tmp_path / 'resumed')
     assert 'metainfo from the resumed checkpoint is' not in log
-    once, resumed = (
-        torch.load(tmp_path / name / 'epoch_3.pth')
-        for name in ('once', 'resumed')
-    )
     torch.testing.assert_close(
-        resumed['state_dict'], once['state_dict'], rtol=0, atol=0
+        resumed.model.state_dict(), once.model.state_dict(), rtol=0, atol=0
     )
-    assert resumed['param_schedulers'] == once['param_schedulers']
+    rates = [run.optim_wrapper.get_lr() for run in (resumed, once)]
+    assert rates[0] == rates[1]
 
 
 def test_refused_before_training(tmp_path, monkeypatch):
