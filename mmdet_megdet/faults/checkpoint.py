@@ -197,28 +197,16 @@ def _remove_unfinished(folder: str) -> None:
         )
 
 
-def is_whole(path: str | Path) -> bool:
-    """Return whether a file is a checkpoint that was written to its end.
-
-    ``torch.save`` writes a zip archive, whose table of contents comes last.
-    """
-    return Path(path).is_file() and zipfile.is_zipfile(path)
-
-
 def latest_checkpoint(work_dir: str | Path) -> str | None:
     """Find where ``--resume`` continues, also in a work folder that moved.
 
     That is the checkpoint which MMEngine's ``last_checkpoint`` note names.
     Where the note or the checkpoint is missing or cut off, it is the newest
-    whole one in the same folder with an optimizer's state, and a warning
-    says so.
-
-    Returns:
-        str, optional: Its path; None if nothing was saved yet.
+    whole one in the same folder with an optimizer's state, with a warning;
+    None if nothing was saved yet.
 
     Raises:
-        CheckpointError: If the noted checkpoint is of no use and there is no
-            other.
+        CheckpointError: If the noted one is of no use and there is no other.
     """
     work_dir = Path(work_dir)
     note = find_latest_checkpoint(str(work_dir))
@@ -227,7 +215,8 @@ def latest_checkpoint(work_dir: str | Path) -> str | None:
         noted = Path(note)
         folders.insert(0, noted.parent)
         for folder in folders:
-            if is_whole(folder / noted.name):
+            # torch.save writes a zip archive, whose table of contents is last.
+            if zipfile.is_zipfile(folder / noted.name):
                 return str(folder / noted.name)
         fault = f'names {noted}, which is not there or cut off'
     found = {path.resolve() for f in folders for path in f.glob('*.pth')}

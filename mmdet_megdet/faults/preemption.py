@@ -172,8 +172,7 @@ def shield_workers(loader: DataLoader) -> None:
     """Let a loader's workers heed their training process's SIGTERM alone.
 
     Slurm sends SIGTERM to all processes of a job, and a worker that it ends
-    is an error in its training process, which then cannot save. To be called
-    before the workers start: ``worker_init_fn`` is extended.
+    is an error in its training process, which then cannot save.
     """
     loader.worker_init_fn = partial(
         _start_worker, worker_init_fn=loader.worker_init_fn

@@ -2,8 +2,7 @@
 """A checkpoint is written that torch's safe loading then refuses to read.
 
 What it is about to hold is put into plain types, and what has no such form is
-refused: before training if it is known then, and ahead of the first writing:
-:class:`ReadableCheckpointHook`.
+refused, before training if it is known then: :class:`ReadableCheckpointHook`.
 """
 
 from __future__ import annotations
@@ -61,13 +60,9 @@ _PLAIN: tuple[tuple[Any, Callable[[Any], Any]], ...] = (
 class ReadableCheckpointHook(Hook):
     """Write checkpoints that torch's safe loading reads back.
 
-    Contract: what a checkpoint is about to hold becomes :func:`readable`, or
-    is refused: before training what is known then (metainfo, message hub,
-    schedulers, optimizer), and ahead of each writing what was added since.
-
     Raises:
-        CheckpointError: Before training on every rank; ahead of a writing on
-            the rank that writes.
+        CheckpointError: If it has no such form: before training on every
+            rank, ahead of a writing on the rank that writes.
     """
 
     # Behind what adds to a checkpoint.
@@ -96,10 +91,7 @@ class ReadableCheckpointHook(Hook):
 def readable(value: Any, path: str = '') -> Any:
     """Return the same in types that torch's safe loading reads.
 
-    ConfigDict and other mappings become dicts; subclasses of list, tuple,
-    set, str, bytes, int and float become these, deques and ranges lists;
-    paths and NumPy's strings become text. Containers are made anew, tensors
-    and arrays of numbers stay themselves.
+    Containers are made anew, tensors and arrays of numbers stay themselves.
 
     Raises:
         CheckpointError: If something in it has no such form; it names

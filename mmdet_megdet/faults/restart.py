@@ -83,7 +83,7 @@ def end_with_agent() -> None:
     """Let SIGTERM come to this process when its elastic agent is gone.
 
     torchrun starts its processes in sessions of their own, where they outlive
-    it. After SIGTERM all ranks stop with a checkpoint (``PreemptionHook``).
+    it.
     """
     if not is_elastic():
         return

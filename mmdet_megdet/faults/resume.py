@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import logging
 import re
-from collections.abc import Iterable, Sized
+from collections.abc import Sized
 from typing import NamedTuple
 
 from mmengine.hooks import Hook
@@ -32,10 +32,6 @@ _READ = re.compile(
     r'(param_scheduler|optim_wrapper|auto_scale_lr|model|data_preprocessor'
     r'|sync_bn|model_wrapper_cfg|(train|val)_(cfg|dataloader)|val_evaluator'
     r'|randomness|(custom|default)_hooks)\b'
-)
-_NO_EFFECT = re.compile(
-    r'\.(num_workers|persistent_workers|pin_memory|prefetch_factor)$'
-    r'|^default_hooks\.(readable_checkpoint|resume_report)\b'
 )
 # What MMEngine loads the state of, and takes from there.
 _STATE = re.compile(
@@ -149,9 +145,7 @@ def config_changes(saved: str | None, today: str) -> list[Change] | None:
     changes = [
         Change(key, old.get(key, _NOT_SET), new.get(key, _NOT_SET))
         for key in old | new
-        if old.get(key) != new.get(key)
-        and _READ.match(key)
-        and not _NO_EFFECT.search(key)
+        if old.get(key) != new.get(key) and _READ.match(key)
     ]
     for key, then, now in changes:
         # Without quotes and scope.
@@ -167,24 +161,18 @@ def config_changes(saved: str | None, today: str) -> list[Change] | None:
 
 def _report(source: str, changes: list[Change]) -> str:
     """Say what is taken from the checkpoint and what from today's config."""
+    heads = {
+        "The checkpoint's state holds for these, not today's config (to train "
+        f'with that, {_ANEW}):': [c for c in changes if _STATE.match(c.key)],
+        "These are today's config's, not the checkpoint's:": [
+            c for c in changes if not _STATE.match(c.key)
+        ],
+    }
     text = f'{source} was trained with another config (then -> today).'
-    of_state = [c for c in changes if _STATE.match(c.key)]
-    if of_state:
-        text += (
-            "\nThe checkpoint's state holds for these, not today's config "
-            f'(to train with that, {_ANEW}):{_listed(of_state)}'
-        )
-    of_today = [c for c in changes if not _STATE.match(c.key)]
-    if of_today:
-        text += (
-            "\nThese are today's config's, not the checkpoint's:"
-            f'{_listed(of_today)}'
-        )
+    for head, found in heads.items():
+        if found:
+            text += '\n  '.join([f'\n{head}', some(found, 12, '\n  ')])
     return text
-
-
-def _listed(changes: Iterable[Change]) -> str:
-    return '\n  ' + some(changes, 12, '\n  ')
 
 
 def _warn(text: str) -> None:
