@@ -60,7 +60,7 @@ def test_the_rank_that_holds_the_store_killed(tmp_path):
 
 
 @pytest.mark.slow
-def test_a_stopped_rank(tmp_path, undisturbed):
+def test_a_stopped_rank(tmp_path):
     """The others say why at half of the timeout, and end by it."""
     training = Run(
         tmp_path,
@@ -82,8 +82,6 @@ def test_a_stopped_rank(tmp_path, undisturbed):
     for part in (log[early:late], log[late:]):
         assert 'rank 1: no sign of life' in part
         assert f'last heard of in {STEP}' in part
-    resume(tmp_path)
-    assert_same_end(tmp_path, undisturbed)
 
 
 @pytest.mark.slow
