@@ -85,7 +85,9 @@ class ReadableCheckpointHook(Hook):
 
     def before_save_checkpoint(self, runner: Runner, checkpoint: dict) -> None:
         """Make it readable."""
-        checkpoint |= readable(checkpoint)
+        plain = readable(checkpoint)
+        checkpoint.clear()
+        checkpoint.update(plain)
 
 
 def readable(value: Any, path: str = '') -> Any:

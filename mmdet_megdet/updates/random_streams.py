@@ -95,12 +95,12 @@ class _ImageStreams:
         epoch = getattr(batch, 'epoch', None)
         if epoch is None:
             return [self.dataset[image] for image in batch]
+        images = []
         with generators_kept():
-            return [self._load(image, epoch) for image in batch]
-
-    def _load(self, image: int, epoch: int) -> Any:
-        seed_generators(self.seed, epoch, image, devices=False)
-        return self.dataset[image]
+            for image in batch:
+                seed_generators(self.seed, epoch, image, devices=False)
+                images.append(self.dataset[image])
+        return images
 
 
 def _levels(dataset: Any) -> Iterator[Any]:
