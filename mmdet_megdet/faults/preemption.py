@@ -14,7 +14,7 @@ import threading
 from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
-from typing import Any, TypeVar
+from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -41,40 +41,23 @@ _AS_IT_IS = 'or leave SIGTERM as it is by default_hooks.preemption=None.'
 class PreemptionHook(Hook):
     """On SIGTERM, let all ranks stop together with a checkpoint.
 
-    SIGTERM is what Slurm sends before it takes a node, and what torchrun
-    passes on. Contract:
+    Contract:
 
-    - Not all ranks may see the signal, nor at the same moment. At each
-      optimizer update they agree by an all-reduce of one number, on the CPU
-      and in a group of their own (gloo), so that no device is waited for.
+    - At each optimizer update the ranks agree, by an all-reduce of one number
+      in a group of their own on the CPU, whether one of them has got it.
     - After that update all pool BatchNorm's running statistics, rank 0 saves
       ``iter_N.pth`` as AtomicCheckpointHook does, and all end with status 75
-      when it is whole. (torchrun hides the status, srun passes it on.)
-      ``--resume`` then continues with the batch that comes next.
-    - A validation is first carried to its end.
-    - If a rank has failed or is gone, there is nothing to agree with: a rank
-      that got SIGTERM, as torchrun sends it then, ends within seconds with
-      status 69 and says so, even if it waits in a collective. (This needs
-      ``RankWatchHook``.)
-    - The dataloaders' workers do not heed a SIGTERM that comes from
-      elsewhere than their training process.
+      when it is whole. ``--resume`` continues with the next update.
+    - If a rank has failed or is gone, a rank that got SIGTERM ends with
+      status 69, even if it waits in a collective (``RankWatchHook``).
+    - The dataloaders' workers heed SIGTERM from their training process alone.
 
     When training is over SIGTERM does again what it did before. In a run
-    without checkpoints (``default_hooks.checkpoint=None``) the hook does
-    nothing.
+    without checkpoints the hook does nothing.
 
     Raises:
         ConfigError: Before training, if checkpoints are those of MMEngine's
-            own hook, if the loop could not go on inside an epoch, or if the
-            ranks cannot make their group.
-
-    Examples:
-        >>> train_cfg = dict(type='UpdateTrainLoop', max_epochs=24)
-        >>> default_hooks = dict(
-        ...     checkpoint=dict(type='AtomicCheckpointHook', interval=1),
-        ...     rank_watch=dict(type='RankWatchHook'),
-        ...     preemption=dict(type='PreemptionHook'),
-        ... )
+            own hook, or the loop could not go on inside an epoch.
     """
 
     # Behind the schedulers, the EMA and a checkpoint of this iteration.
@@ -92,21 +75,14 @@ class PreemptionHook(Hook):
 
     def before_train(self, runner: Runner) -> None:
         """Note SIGTERM from now on; a collective."""
-        saver = _find(runner, CheckpointHook)
-        if saver is None:
-            print_log(
-                'PreemptionHook: the run has no CheckpointHook, so SIGTERM '
-                'ends it at once, as ever.',
-                logger='current',
-            )
+        savers = [h for h in runner.hooks if isinstance(h, CheckpointHook)]
+        if not savers:
             return
-        self._saver = _checked_saver(saver)
-        _check_loop(runner.train_loop)
+        self._saver = _checked_saver(savers[0], runner.train_loop)
         self._group = _cpu_group() if runner.world_size > 1 else None
         self._signal = TerminationSignal()
-        self._signal.install()
-        watcher = _find(runner, RankWatchHook)
-        self._watch = None if watcher is None else watcher.watch
+        watchers = [h for h in runner.hooks if isinstance(h, RankWatchHook)]
+        self._watch = watchers[0].watch if watchers else None
         if self._watch is not None:
             self._watch.asked_to_end = self._signal.received
 
@@ -118,31 +94,28 @@ class PreemptionHook(Hook):
         if self._group is not None:
             dist.all_reduce(asked, dist.ReduceOp.MAX, self._group)
         if asked:
-            self._stop(runner, self._signal, int(asked) - 1)
+            self._stop(runner, int(asked) - 1)
 
     def after_train(self, runner: Runner) -> None:
         """Give SIGTERM back."""
-        self._restore()
-
-    def on_error(self, runner: Runner, error: Exception) -> None:
-        """Give SIGTERM back."""
-        self._restore()
-
-    def _restore(self) -> None:
         if self._signal is not None:
             self._signal.restore()
             self._signal = None
 
-    def _stop(
-        self, runner: Runner, termination: TerminationSignal, rank: int
-    ) -> None:
+    def on_error(self, runner: Runner, error: Exception) -> None:
+        """Give SIGTERM back."""
+        self.after_train(runner)
+
+    def _stop(self, runner: Runner, rank: int) -> None:
         runner.call_hook('before_interrupt')
         path = self._saver.save_inside_epoch(runner)
         if self._group is not None:
             dist.barrier(self._group)
         if self._watch is not None:
             self._watch.stop()
-        termination.ignore()
+        # To the end of the process: where one rank ends with a status other
+        # than 0, srun sends SIGTERM to the others, which are to keep theirs.
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
         print_log(
             f'PreemptionHook: rank {rank} got SIGTERM. All ranks stop after '
             f'iteration {runner.iter + 1} with {path}, status '
@@ -156,20 +129,16 @@ class PreemptionHook(Hook):
 
 
 class TerminationSignal:
-    """Whether SIGTERM has come, told to any thread at once.
+    """Whether SIGTERM has come, which does nothing else from now on.
 
-    Python runs a signal's handler in the main thread and between two
-    instructions, so not while that waits in a collective. Python's wake-up
-    pipe is written to nevertheless.
+    Python runs a signal's handler in the main thread, so not while that waits
+    in a collective. Its wake-up pipe, which any thread can read, is written
+    to nevertheless.
     """
 
     def __init__(self) -> None:
         self._received = False
-        self._pipe: tuple[int, int] | None = None
-
-    def install(self) -> None:
-        """Let SIGTERM be noted, and do nothing else, from now on."""
-        self._pipe = os.pipe()
+        self._pipe: tuple[int, ...] = os.pipe()
         for end in self._pipe:
             os.set_blocking(end, False)
         self._handler = signal.signal(signal.SIGTERM, self._note)
@@ -181,26 +150,17 @@ class TerminationSignal:
         """Let SIGTERM do again what it did before."""
         signal.set_wakeup_fd(self._wakeup)
         signal.signal(signal.SIGTERM, self._handler)
-        pipe, self._pipe = self._pipe, None
-        for end in pipe or ():
+        pipe, self._pipe = self._pipe, ()
+        for end in pipe:
             os.close(end)
 
-    def ignore(self) -> None:
-        """Let SIGTERM do nothing to the end of the process.
-
-        Where one rank ends with a status other than 0, srun sends SIGTERM to
-        the others, which are to keep their own status.
-        """
-        signal.signal(signal.SIGTERM, signal.SIG_IGN)
-
     def received(self) -> bool:
-        """Return whether it has come since :meth:`install`."""
-        pipe = self._pipe
-        if pipe is not None:
-            # Other signals' numbers come here too. It may be empty, or closed
-            # by another thread.
-            with suppress(OSError):
-                if signal.SIGTERM in os.read(pipe[0], 1024):
+        """Return whether it has come."""
+        # Other signals' numbers come here too. The pipe may be empty, or
+        # closed by another thread.
+        with suppress(OSError):
+            for end in self._pipe[:1]:
+                if signal.SIGTERM in os.read(end, 1024):
                     self._received = True
         return self._received
 
@@ -212,11 +172,7 @@ def shield_workers(loader: DataLoader) -> None:
     """Let a loader's workers heed their training process's SIGTERM alone.
 
     Slurm sends SIGTERM to all processes of a job, and a worker that it ends
-    is an error in its training process, which then cannot save. Call it
-    before the workers start.
-
-    Args:
-        loader (DataLoader): Its ``worker_init_fn`` is extended.
+    is an error in its training process, which then cannot save.
     """
     loader.worker_init_fn = partial(
         _start_worker, worker_init_fn=loader.worker_init_fn
@@ -241,13 +197,6 @@ def _wait_for_end(parent: int) -> None:
     os._exit(0)
 
 
-_Hook = TypeVar('_Hook', bound=Hook)
-
-
-def _find(runner: Runner, kind: type[_Hook]) -> _Hook | None:
-    return next((h for h in runner.hooks if isinstance(h, kind)), None)
-
-
 def _updated(wrapper: OptimWrapper | OptimWrapperDict) -> bool:
     """Return whether the iteration that is over ended in an update."""
     if isinstance(wrapper, OptimWrapperDict):
@@ -263,29 +212,26 @@ def _cpu_group() -> dist.ProcessGroup:
         return dist.new_group(backend='gloo', timeout=timeout)
     except RuntimeError as error:
         raise ConfigError(
-            'PreemptionHook: the ranks cannot make a group on the CPU (gloo: '
-            f"{error}). Name the machines' network interface in "
-            f'GLOO_SOCKET_IFNAME, {_AS_IT_IS}'
+            f'PreemptionHook: the ranks cannot make a gloo group ({error}). '
+            "Name the machines' network interface in GLOO_SOCKET_IFNAME, "
+            f'{_AS_IT_IS}'
         ) from error
 
 
-def _checked_saver(hook: CheckpointHook) -> AtomicCheckpointHook:
-    if isinstance(hook, AtomicCheckpointHook):
-        return hook
-    raise ConfigError(
-        f'PreemptionHook saves by AtomicCheckpointHook, not by '
-        f'{type(hook).__name__}: set default_hooks.checkpoint.type='
-        "'AtomicCheckpointHook' (its options are those of CheckpointHook), "
-        f'{_AS_IT_IS}'
-    )
-
-
-def _check_loop(loop: BaseLoop) -> None:
+def _checked_saver(
+    hook: CheckpointHook, loop: BaseLoop
+) -> AtomicCheckpointHook:
+    if not isinstance(hook, AtomicCheckpointHook):
+        raise ConfigError(
+            f'PreemptionHook saves by AtomicCheckpointHook, not by '
+            f'{type(hook).__name__}: set default_hooks.checkpoint.type='
+            f"'AtomicCheckpointHook', {_AS_IT_IS}"
+        )
     if isinstance(loop, EpochBasedTrainLoop):
         raise ConfigError(
             f'PreemptionHook saves inside an epoch, and {type(loop).__name__} '
-            'cannot go on there: it would begin the epoch anew, with the '
-            'counts of iterations and updates ahead of it. Set '
-            "train_cfg.type='UpdateTrainLoop' and train_dataloader."
-            f"batch_sampler=dict(type='UpdateBatchSampler'), {_AS_IT_IS}"
+            "cannot go on there. Set train_cfg.type='UpdateTrainLoop' and "
+            "train_dataloader.batch_sampler=dict(type='UpdateBatchSampler'), "
+            f'{_AS_IT_IS}'
         )
+    return hook

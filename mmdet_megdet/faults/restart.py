@@ -35,13 +35,8 @@ _PR_SET_PDEATHSIG = 1  # of Linux
 class RestartHook(Hook):
     """Log how many updates are made again since a machine left or joined.
 
-    Contract: rank 0 notes in the work folder (``updates_done``) each update
-    that is done. When training begins again it logs with how many ranks, and
-    how many of the updates noted are not in the checkpoint that it goes on
-    from. ``tools/train.py`` adds the hook to elastic jobs.
-
-    Examples:
-        >>> default_hooks = dict(restart=dict(type='RestartHook'))
+    Rank 0 notes each update that is done in the work folder
+    (``updates_done``). ``tools/train.py`` adds the hook to elastic jobs.
     """
 
     # Ahead of PreemptionHook, which ends the training.
@@ -85,11 +80,10 @@ def is_elastic() -> bool:
 
 
 def end_with_agent() -> None:
-    """Let SIGTERM come to this process when its agent is gone.
+    """Let SIGTERM come to this process when its elastic agent is gone.
 
     torchrun starts its processes in sessions of their own, where they outlive
-    it. After SIGTERM all ranks stop with a checkpoint (``PreemptionHook``).
-    Without an elastic job's agent this does nothing.
+    it.
     """
     if not is_elastic():
         return
@@ -102,23 +96,16 @@ def end_with_agent() -> None:
 def would_fail_again(statuses: Collection[int]) -> bool:
     """Return whether processes failed by themselves, as they would again.
 
-    Args:
-        statuses (Collection[int]): Of a machine's processes that did not end
-            well. A signal's is negative; it comes from outside.
+    A negative status is a signal's, which comes from outside.
     """
     passing = {RANK_LOST_STATUS, REQUEUE_STATUS}
     return any(status > 0 and status not in passing for status in statuses)
 
 
 def planned_batch(cfg: Config) -> tuple[int, list[int | None]]:
-    """Read from a config what an update and BatchNorm's statistics take.
+    """Read images of an update, and the layers' BN sizes, from a config.
 
-    Args:
-        cfg (Config): The config; no model is built.
-
-    Returns:
-        tuple[int, list]: Images of an update, and the BN sizes of the
-        layers; ``[None]`` where none says a number.
+    No model is built. The sizes are ``[None]`` where no layer says a number.
 
     Raises:
         ConfigError: If it does not say the images of an update.
@@ -126,8 +113,7 @@ def planned_batch(cfg: Config) -> tuple[int, list[int | None]]:
     total_batch = find_hook(cfg, 'TotalBatchHook')
     if total_batch is None:
         raise ConfigError(
-            'the config does not say how many images an update takes, so '
-            'the images per GPU cannot be chosen. Set '
+            'the config does not say how many images an update takes. Set '
             "default_hooks.total_batch=dict(type='TotalBatchHook', "
             'total_batch_size=256).'
         )
@@ -156,12 +142,7 @@ def _layer_sizes(node: Any) -> list[int | None]:
 
 
 def choose_images(cfg: Config, at_most: int, world_size: int) -> None:
-    """Set the most images per GPU with which the batch can be split here.
-
-    Args:
-        cfg (Config): Whose ``train_dataloader.batch_size`` is set.
-        at_most (int): Images that fit a GPU.
-        world_size (int): Number of ranks.
+    """Set the most images per GPU, up to a number, that split the batch here.
 
     Raises:
         ConfigError: If there is no such number.
@@ -173,8 +154,6 @@ def choose_images(cfg: Config, at_most: int, world_size: int) -> None:
         raise ConfigError(
             f'--max-images-per-gpu {at_most}: no number of images up to that '
             f'splits a total batch of {total} and a BN size of {sizes} over '
-            f'{count(world_size, "GPU")}. Take another number of GPUs, '
-            '--bn-size or default_hooks.total_batch.total_batch_size '
-            '(tools/plan.py tells what divides).'
+            f'{count(world_size, "GPU")}. tools/plan.py tells what divides.'
         )
     cfg.train_dataloader.batch_size = images

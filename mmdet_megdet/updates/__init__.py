@@ -3,7 +3,8 @@
 
 from .batch_sampler import EpochBatch, UpdateBatchSampler
 from .layout import epoch_layout, unit_of
-from .loop import SkipUpdate, UpdateTrainLoop, place_of
+from .log import place_of
+from .loop import SkipUpdate, UpdateTrainLoop
 from .random_streams import seed_by_image, seed_generators
 from .resume import UpdateNote, resumed_epoch
 

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from mmengine.dataset import DefaultSampler
 from mmengine.registry import DATA_SAMPLERS
-from torch.utils.data import Sampler
+from torch.utils.data import DataLoader, Sampler
 
 from ..errors import ConfigError
 from ..upstream.mmengine_names import is_cut_to_batches
@@ -22,10 +22,6 @@ class EpochBatch(list):
     """Indices of a micro-batch's images, which know their epoch.
 
     Workers that stay from epoch to epoch are not told the epoch otherwise.
-
-    Args:
-        images (Iterable[int]): Indices in the data set.
-        epoch (int): Epoch, from 0.
     """
 
     def __init__(self, images: Iterable[int], epoch: int) -> None:
@@ -37,33 +33,19 @@ class EpochBatch(list):
 class UpdateBatchSampler(Sampler):
     """Deal out an epoch in updates that are the same on any hardware.
 
-    Contract:
-
-    - From (seed, epoch) alone :func:`~.layout.epoch_layout` lays the data set
-      out in updates. Of each update, rank r takes in micro-step a the images
-      at ``a * W * b + r * b`` and the ``b - 1`` after it (W ranks of b
-      images). Micro-steps, BN groups and ranks hence hold consecutive images.
-    - Every rank makes the same number of batches, all of them full, and an
-      epoch is a whole number of updates.
-    - How many images an update and a BN unit have is said once in the config,
-      not here: the loop tells it by :meth:`configure`.
-
-    It takes the place of the sampler, whose order and seed are not used, and
-    of mmdet's ``AspectRatioBatchSampler``.
+    From (seed, epoch) alone :func:`~.layout.epoch_layout` lays the data set
+    out in updates. Of each, rank r takes in micro-step a the images at ``a *
+    W * b + r * b`` and the ``b - 1`` after it (W ranks of b images): every
+    rank makes the same number of batches, all of them full. The loop tells
+    how many images an update and a BN unit have.
 
     Args:
-        sampler (DefaultSampler): The Runner's, of which the data set is
-            taken.
+        sampler (DefaultSampler): The Runner's, of which only the data set is
+            used.
         batch_size (int): Images per GPU.
 
     Raises:
         ConfigError: If the config asks for an order that this is not.
-
-    Examples:
-        >>> train_dataloader = dict(
-        ...     batch_size=4,
-        ...     sampler=dict(type='DefaultSampler', shuffle=True),
-        ...     batch_sampler=dict(type='UpdateBatchSampler'))
     """
 
     def __init__(self, sampler: DefaultSampler, batch_size: int) -> None:
@@ -84,16 +66,7 @@ class UpdateBatchSampler(Sampler):
         rank: int,
         world_size: int,
     ) -> None:
-        """Take over what the loop knows, before the first epoch.
-
-        Args:
-            total_batch_size (int): Images of an update.
-            unit_size (int): Images that are to be of one orientation, see
-                :func:`~.layout.unit_of`.
-            seed (int): Seed of the run; a resumed one's is the checkpoint's.
-            rank (int): This process...
-            world_size (int): ...of so many, which with the batch size divide
-                ``total_batch_size``.
+        """Take over what the loop knows, before an epoch.
 
         Raises:
             ConfigError: If the data set is smaller than an update, or the
@@ -114,11 +87,6 @@ class UpdateBatchSampler(Sampler):
                 'Set default_hooks.total_batch.total_batch_size to at most '
                 f'{images}, or repeat the data set by RepeatDataset.'
             )
-        if total_batch_size % (world_size * self.batch_size):
-            raise ValueError(
-                f'An update of {total_batch_size} images is not a whole '
-                f'number of {world_size} ranks x {self.batch_size}.'
-            )
         self._options = dict(
             total_batch_size=total_batch_size,
             unit_size=unit_size,
@@ -127,13 +95,12 @@ class UpdateBatchSampler(Sampler):
             world_size=world_size,
         )
 
-    def set_epoch(self, epoch: int) -> None:
-        """Choose the epoch of the next iteration, from 0."""
-        self.epoch = epoch
+    def start_at(self, epoch: int, update: int) -> None:
+        """Choose the epoch, and the update that the next iteration begins at.
 
-    def start_at(self, update: int) -> None:
-        """Leave out the first updates of the next iteration, of that alone."""
-        self._start = update
+        Iterations after that one begin at the epoch's first. Both from 0.
+        """
+        self.epoch, self._start = epoch, update
 
     @property
     def updates_per_epoch(self) -> int:
@@ -183,20 +150,39 @@ class UpdateBatchSampler(Sampler):
             raise ConfigError(
                 'UpdateBatchSampler works with UpdateTrainLoop, which tells '
                 "it the update's size: set train_cfg=dict(type="
-                "'UpdateTrainLoop', max_epochs=...) (with _delete_=True over "
-                'a base config), or leave train_dataloader.batch_sampler to '
-                "mmdet's AspectRatioBatchSampler."
+                "'UpdateTrainLoop', max_epochs=..., _delete_=True)."
             )
         return self._options[name]
+
+
+def update_sampler(loader: DataLoader) -> UpdateBatchSampler:
+    """Return a loader's sampler of updates; another one is refused."""
+    sampler = loader.batch_sampler
+    if isinstance(sampler, UpdateBatchSampler):
+        return sampler
+    raise ConfigError(
+        'UpdateTrainLoop takes its updates from UpdateBatchSampler, but the '
+        f'train dataloader has {type(sampler).__name__}. Set train_dataloader.'
+        "batch_sampler=dict(type='UpdateBatchSampler', _delete_=True)."
+    )
+
+
+def count_updates(loader: DataLoader) -> None:
+    """Make a loader's length the updates of an epoch, not its batches.
+
+    The log line, the end of an epoch and schedulers that are converted from
+    epochs count the Runner's iterations by it. The loader is built already,
+    perhaps of a class of the user's own.
+    """
+    kind = type(loader)
+    updates = dict(__len__=lambda self: self.batch_sampler.updates_per_epoch)
+    loader.__class__ = type(kind.__name__, (kind,), updates)
 
 
 def landscapes(dataset: Sized) -> np.ndarray:
     """Return of each image whether it is at least as wide as high.
 
-    Args:
-        dataset (Sized): With ``get_data_info``, as MMEngine's data sets and
-            their wrappers. Of what has none, and of images whose size the
-            annotations do not tell, all count as landscape.
+    Where the data set does not tell the size, it counts as landscape.
     """
     wide = np.ones(len(dataset), bool)
     if hasattr(dataset, 'get_data_info'):

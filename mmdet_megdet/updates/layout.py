@@ -20,14 +20,12 @@ def epoch_layout(
 
     Contract:
 
-    - It depends on the arguments alone, on any machine: not on the number of
-      ranks, of images per GPU or of micro-steps. Those take slices of it.
+    - It depends on the arguments alone, on any machine.
     - Each image is in it at most once. Fewer images than an update are left
       out, none of them in two epochs that follow each other, and each as
       often as any other.
     - Each unit of ``unit_size`` consecutive images is of one orientation,
-      but for at most one unit of the epoch. Units are shuffled, so that an
-      update is of units of both.
+      but for at most one unit of the epoch. Units are shuffled.
 
     Args:
         landscape (np.ndarray): Of each image, whether it is at least as wide
@@ -39,15 +37,7 @@ def epoch_layout(
 
     Returns:
         np.ndarray: Indices of images, (updates, total_batch_size).
-
-    Raises:
-        ValueError: If an update is not a whole number of units.
     """
-    if total_batch_size % unit_size:
-        raise ValueError(
-            f'An update of {total_batch_size} images is not a whole number '
-            f'of units of {unit_size}.'
-        )
     images = len(landscape)
     updates, rest = divmod(images, total_batch_size)
     if updates == 0:
@@ -75,13 +65,7 @@ def unit_of(total_batch_size: int, bn_sizes: list[int | None]) -> int:
     """Return the number of images that are to be of one orientation.
 
     That is the BN size, so that statistics are over the same images on any
-    hardware; where BatchNorm does not count images, up to 32 of them.
-
-    Args:
-        total_batch_size (int): Images of an update.
-        bn_sizes (list[int | None]): The layers' different BN sizes; None
-            stands for the images of all ranks. Each divides
-            ``total_batch_size``.
+    hardware; where BatchNorm does not count images (None), up to 32 of them.
 
     Raises:
         ConfigError: If the largest BN size is not a whole number of the

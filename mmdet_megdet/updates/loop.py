@@ -6,39 +6,31 @@ from __future__ import annotations
 import time
 from bisect import bisect
 from collections.abc import Iterator, Sequence
-from typing import Any, Protocol
+from typing import Any
 
-import torch
-from mmengine.logging import print_log
 from mmengine.registry import LOOPS
-from mmengine.runner import BaseLoop, IterBasedTrainLoop, Runner
+from mmengine.runner import BaseLoop, Runner
 from mmengine.runner.utils import calc_dynamic_intervals
 from torch import Tensor, nn
 from torch.utils.data import DataLoader
 
 from ..errors import ConfigError
-from ..recipe import BatchPlan
 from ..upstream.mmengine_names import (
     count_skipped_update,
     has_seed_of_each_rank,
     set_accumulation,
 )
-from .batch_sampler import UpdateBatchSampler
+from .batch_sampler import count_updates, update_sampler
+from .log import add_data_time, mean_outputs
 from .random_streams import seed_by_image, seed_generators
 from .running_stats import RunningStatistics
 
 
 class SkipUpdate(Exception):
-    """Raised in a forward, on all ranks alike: leave this update out."""
+    """Raised in a forward, on all ranks alike: leave this update out.
 
-
-class Planner(Protocol):
-    """The hook that says the total batch: ``TotalBatchHook``."""
-
-    unit_size: int
-
-    def plan_for(self, runner: Runner, loader: DataLoader) -> BatchPlan:
-        """Split the total batch on this hardware; a collective."""
+    Weights, gradients and running statistics stay, and the update counts.
+    """
 
 
 @LOOPS.register_module()
@@ -48,50 +40,31 @@ class UpdateTrainLoop(BaseLoop):
     Contract:
 
     - ``runner.iter`` counts updates of ``total_batch_size`` images, as
-      ``TotalBatchHook`` says, and so does everything that counts iterations:
-      stock schedulers with ``by_epoch=False``, EMAHook, the log line, eta,
-      ``CheckpointHook(by_epoch=False)``. An update is made of A micro-batches
-      on each rank, by the OptimWrapper's accumulation; each is loaded when
-      the one before it is on the device.
-    - An epoch is ``images // total_batch_size`` updates, laid out by
-      :class:`UpdateBatchSampler`: the same images in each update on whatever
-      hardware. Random numbers depend on seed, epoch and image, in the data
-      workers and in this process.
-    - Norm layers' running statistics move once an update, by the mean over
-      its micro-steps.
-    - A run that was stopped after any update goes on with the next one, on
-      any hardware that can split the batch.
-    - ``val_interval`` and ``val_begin`` count epochs with ``max_epochs``, and
-      updates with ``max_updates``. ``before_train_epoch`` and
-      ``after_train_epoch`` come at each pass over the data in both.
+      ``TotalBatchHook`` says, and so does everything that counts iterations.
+      An update is made of micro-batches, by the OptimWrapper's accumulation.
+    - Updates have the same images and random numbers on whatever hardware
+      (``UpdateBatchSampler``), and a stopped run goes on with the next
+      one on any that can split the batch.
+    - Norm layers' running statistics move once an update.
     - Hooks get the first micro-batch as ``data_batch``, and as ``outputs``
       the mean of this rank's micro-batches. Those which have the methods are
       called around each micro-step too: ``before_micro_step(runner, index,
       data_batch)`` and ``after_micro_step(runner, index, data_batch)``; and
       ``on_error(runner, error)`` when training ends with an exception.
-    - A hook may leave an update out by raising :class:`SkipUpdate` in a
-      forward, on all ranks alike: weights, gradients and running statistics
-      stay as they were, and the update counts.
 
     Args:
         runner (Runner): The runner.
         dataloader (DataLoader or dict): With an ``UpdateBatchSampler``.
         max_epochs (int, optional): Length of the training in epochs...
         max_updates (int, optional): ...or in updates; one of the two.
-        val_begin (int): Where validation begins. Defaults to 1.
+        val_begin (int): Where validation begins, in the unit of the length.
         val_interval (int, optional): From one validation to the next.
             Defaults to None: 1 epoch, or 1000 updates.
-        dynamic_intervals (list[tuple[int, int]], optional): As MMEngine's
-            loops take it. Defaults to None.
+        dynamic_intervals (list, optional): As MMEngine's loops take it.
 
     Raises:
         ConfigError: If the config has no total batch, another sampler, or
             what contradicts them.
-
-    Examples:
-        >>> train_cfg = dict(type='UpdateTrainLoop', max_epochs=24)
-        >>> train_dataloader = dict(
-        ...     batch_sampler=dict(type='UpdateBatchSampler'))
     """
 
     def __init__(
@@ -104,17 +77,9 @@ class UpdateTrainLoop(BaseLoop):
         val_interval: int | None = None,
         dynamic_intervals: list[tuple[int, int]] | None = None,
     ) -> None:
-        _check_length(max_epochs, max_updates)
-        _check_randomness(runner)
+        _check(runner, max_epochs, max_updates)
         super().__init__(runner, dataloader)
-        sampler = self.dataloader.batch_sampler
-        if not isinstance(sampler, UpdateBatchSampler):
-            raise ConfigError(
-                'UpdateTrainLoop takes its updates from UpdateBatchSampler, '
-                f'but the train dataloader has {type(sampler).__name__}. Set '
-                "train_dataloader.batch_sampler=dict(type='UpdateBatchSampler'"
-                ', _delete_=True).'
-            )
+        self._sampler = update_sampler(self.dataloader)
         self._by_epoch = max_updates is None
         self._length: int = max_epochs or max_updates or 0
         self._epoch = self._iter = 0
@@ -123,7 +88,7 @@ class UpdateTrainLoop(BaseLoop):
         self.stop_training = False
         self.val_begin = val_begin
         if val_interval is None:
-            val_interval = 1 if max_updates is None else 1000
+            val_interval = 1 if self._by_epoch else 1000
         self.val_interval = val_interval
         self.dynamic_milestones, self.dynamic_intervals = (
             calc_dynamic_intervals(self.val_interval, dynamic_intervals)
@@ -131,7 +96,7 @@ class UpdateTrainLoop(BaseLoop):
         self._planner = _planner(runner)
         self.plan = self._planner.plan_for(runner, self.dataloader)
         self._configure_sampler()
-        _count_updates(self.dataloader)
+        count_updates(self.dataloader)
         runner.visualizer.dataset_meta = getattr(
             self.dataloader.dataset, 'metainfo', None
         )
@@ -163,23 +128,22 @@ class UpdateTrainLoop(BaseLoop):
         return self._epoch - (-updates // len(self.dataloader))
 
     def go_on_in(self, epoch: int, began: int) -> None:
-        """Choose the epoch of the next update, when a run resumes.
+        """Choose the epoch, from 0, of the next update of a resumed run.
 
-        Args:
-            epoch (int): The epoch, from 0.
-            began (int): Updates that were done when it began.
+        ``began`` updates were done when it began.
         """
         self._epoch, self.epoch_began = epoch, began
 
     def run(self) -> nn.Module:
         """Train, from the update after the last one done."""
         try:
-            return self._run()
+            self._run()
         except Exception as error:
             self.runner.call_hook('on_error', error=error)
             raise
+        return self.runner.model
 
-    def _run(self) -> nn.Module:
+    def _run(self) -> None:
         runner, wrapper = self.runner, self.runner.optim_wrapper
         # Not earlier: the Runner tells the wrapper counts of updates, which
         # the wrapper would take for micro-steps.
@@ -191,16 +155,15 @@ class UpdateTrainLoop(BaseLoop):
             self.max_iters * self.plan.accumulation,
         )
         self._statistics = RunningStatistics(runner.model)
-        while not self._finished():
+        while self._done < self._length and not self.stop_training:
             self.run_epoch()
             if self._by_epoch:
-                self._validate(self._epoch)
+                self._validate()
         runner.call_hook('after_train')
-        return runner.model
 
-    def _finished(self) -> bool:
-        done = self._epoch if self._by_epoch else self._iter
-        return done >= self._length or self.stop_training
+    @property
+    def _done(self) -> int:
+        return self._epoch if self._by_epoch else self._iter
 
     def run_epoch(self) -> None:
         """Make the updates of an epoch, or what is left of them."""
@@ -208,14 +171,7 @@ class UpdateTrainLoop(BaseLoop):
         end = min(len(self.dataloader), self.max_iters - self.epoch_began)
         # A resumed run has the seed of its checkpoint.
         self._configure_sampler()
-        self.dataloader.batch_sampler.set_epoch(self._epoch)
-        self.dataloader.batch_sampler.start_at(first)
-        if 0 < first < end:
-            print_log(
-                f'UpdateTrainLoop: epoch {self._epoch + 1} goes on with '
-                f'update {first + 1} of {len(self.dataloader)}.',
-                logger='current',
-            )
+        self._sampler.start_at(self._epoch, first)
         self.runner.call_hook('before_train_epoch')
         # Behind hooks that change the pipeline.
         seed_by_image(self.dataloader.dataset, self.runner.seed)
@@ -224,7 +180,7 @@ class UpdateTrainLoop(BaseLoop):
         for index in range(first, end):
             self.run_iter(index, batches)
             if not self._by_epoch:
-                self._validate(self._iter)
+                self._validate()
                 if self.stop_training:
                     break
         self.runner.call_hook('after_train_epoch')
@@ -232,12 +188,7 @@ class UpdateTrainLoop(BaseLoop):
         self.epoch_began = self._iter
 
     def run_iter(self, index: int, batches: Iterator[Sequence]) -> None:
-        """Make one update.
-
-        Args:
-            index (int): Its place in the epoch.
-            batches (Iterator): This rank's micro-batches, from its first.
-        """
+        """Make the update at a place in its epoch, of the next batches."""
         runner, outputs, waited = self.runner, [], 0.0
         batch = first = next(batches)
         runner.call_hook(
@@ -265,12 +216,12 @@ class UpdateTrainLoop(BaseLoop):
             )
         else:
             self._statistics.finish()
-        _add_data_time(runner, waited)
+        add_data_time(runner, waited)
         runner.call_hook(
             'after_train_iter',
             batch_idx=index,
             data_batch=first,
-            outputs=_mean_outputs(outputs),
+            outputs=mean_outputs(outputs),
         )
         self._iter += 1
 
@@ -278,7 +229,7 @@ class UpdateTrainLoop(BaseLoop):
         self, index: int, step: int, batch: Sequence
     ) -> dict[str, Tensor]:
         runner = self.runner
-        place = self.dataloader.batch_sampler.first_position(step)
+        place = self._sampler.first_position(step)
         seed_generators(runner.seed, self._epoch, index, place)
         runner.call_hook('before_micro_step', index=step, data_batch=batch)
         with self._statistics.micro_step(step):
@@ -293,7 +244,7 @@ class UpdateTrainLoop(BaseLoop):
         }
 
     def _configure_sampler(self) -> None:
-        self.dataloader.batch_sampler.configure(
+        self._sampler.configure(
             total_batch_size=self.plan.total_batch_size,
             unit_size=self._planner.unit_size,
             seed=self.runner.seed,
@@ -301,7 +252,8 @@ class UpdateTrainLoop(BaseLoop):
             world_size=self.runner.world_size,
         )
 
-    def _validate(self, done: int) -> None:
+    def _validate(self) -> None:
+        done = self._done
         step = bisect(self.dynamic_milestones, done + 1)
         self.val_interval = self.dynamic_intervals[step - 1]
         if (
@@ -313,61 +265,9 @@ class UpdateTrainLoop(BaseLoop):
             self.runner.model.train()
 
 
-def place_of(runner: Runner, batch_idx: int, micro_step: int = 0) -> str:
-    """Return, for instance, 'epoch 1, update 7 of 458, micro-step 2 of 8'.
-
-    Args:
-        runner (Runner): In training.
-        batch_idx (int): As its hooks get it.
-        micro_step (int): Of the update, where it has several. Defaults to 0.
-    """
-    loop = runner.train_loop
-    if isinstance(loop, IterBasedTrainLoop):
-        return f'iteration {batch_idx + 1} of {loop.max_iters}'
-    unit, steps = 'iteration', 1
-    if isinstance(loop, UpdateTrainLoop):
-        unit, steps = 'update', loop.plan.accumulation
-    place = f'epoch {loop.epoch + 1}, {unit} {batch_idx + 1} of '
-    place += f'{len(loop.dataloader)}'
-    if steps > 1:
-        place += f', micro-step {micro_step + 1} of {steps}'
-    return place
-
-
-def _count_updates(loader: DataLoader) -> None:
-    """Make a loader's length the updates of an epoch, not its batches.
-
-    Whatever asks for it (the log line, the end of an epoch, schedulers that
-    are converted from epochs) counts the Runner's iterations by it. The
-    loader is built already, perhaps of a class of the user's own.
-    """
-    kind = type(loader)
-    updates = dict(__len__=lambda self: self.batch_sampler.updates_per_epoch)
-    loader.__class__ = type(kind.__name__, (kind,), updates)
-
-
-def _mean_outputs(outputs: list[dict[str, Any]]) -> dict[str, Any]:
-    """Each value's mean over the micro-steps that have it, for the log."""
-    names = dict.fromkeys(name for found in outputs for name in found)
-    means = {}
-    for name in names:
-        values = [found[name] for found in outputs if name in found]
-        if isinstance(values[0], Tensor):
-            means[name] = torch.stack(values).mean(0)
-        else:
-            means[name] = sum(values) / len(values)
-    return means
-
-
-def _add_data_time(runner: Runner, seconds: float) -> None:
-    """Add what IterTimerHook, which sees the first micro-batch, has not."""
-    times = runner.message_hub.log_scalars.get('train/data_time')
-    if times is not None:
-        history, _ = times.data
-        history[-1] += seconds
-
-
-def _check_length(max_epochs: int | None, max_updates: int | None) -> None:
+def _check(
+    runner: Runner, max_epochs: int | None, max_updates: int | None
+) -> None:
     given = [n for n in (max_epochs, max_updates) if n is not None]
     if len(given) != 1 or type(given[0]) is not int or given[0] < 1:
         raise ConfigError(
@@ -375,18 +275,15 @@ def _check_length(max_epochs: int | None, max_updates: int | None) -> None:
             f'number from 1, but train_cfg has max_epochs={max_epochs} and '
             f'max_updates={max_updates}.'
         )
-
-
-def _check_randomness(runner: Runner) -> None:
     if has_seed_of_each_rank(runner):
         raise ConfigError(
             'randomness.diff_rank_seed=True makes ranks lay out the data set '
-            'differently. Remove it: random numbers depend on the image, and '
-            'so ranks differ already.'
+            'differently. Remove it: random numbers depend on the image.'
         )
 
 
-def _planner(runner: Runner) -> Planner:
+def _planner(runner: Runner) -> Any:
+    """Return the hook that says the total batch: ``TotalBatchHook``."""
     for hook in runner.hooks:
         if hasattr(hook, 'plan_for'):
             return hook

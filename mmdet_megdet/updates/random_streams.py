@@ -24,13 +24,10 @@ _GENERATORS = (
 
 
 def seed_sequence(*words: int) -> np.random.SeedSequence:
-    """Return the stream that these numbers name.
+    """Return the stream that these numbers, none negative, name.
 
-    The numbers are mixed, not added: (seed, epoch) = (1, 0) and (0, 1) have
-    nothing in common. Nor have streams of different numbers of words.
-
-    Args:
-        *words (int): Such as seed, epoch and image; none is negative.
+    They are mixed, not added: (seed, epoch) = (1, 0) and (0, 1) have nothing
+    in common. Nor have streams of different numbers of words.
     """
     # SeedSequence pads with zeros: without their number, (1,) and (1, 0)
     # would be alike.
@@ -40,10 +37,7 @@ def seed_sequence(*words: int) -> np.random.SeedSequence:
 def seed_generators(*words: int, devices: bool = True) -> None:
     """Seed Python's, numpy's and torch's global generators.
 
-    Args:
-        *words (int): As for :func:`seed_sequence`.
-        devices (bool): Whether to seed torch's generators of all devices, or
-            the CPU's alone. Defaults to True.
+    Torch's are those of all ``devices``, or else the CPU's alone.
     """
     state = seed_sequence(*words).generate_state(12)
     random.seed(state[0:4].tobytes())
@@ -73,16 +67,11 @@ def seed_by_image(dataset: Any, seed: int) -> None:
 
     Before each image of a batch that knows its epoch
     (:class:`~.batch_sampler.EpochBatch`) the global generators of Python,
-    numpy and torch (the CPU's) are seeded, whatever the rank, the worker and
-    what it loaded before; in the end the process's own are put back. 'Image'
-    is the index in the data set given here, the dataloader's: what mosaics
-    and repeated tries draw is the image's too.
+    numpy and torch (the CPU's) are seeded, and put back in the end. 'Image'
+    is the index in the dataloader's data set, which is given here: what
+    mosaics and repeated tries draw is the image's too.
 
     To be called before workers start. Calling it again changes the seed.
-
-    Args:
-        dataset (Dataset): The outermost one.
-        seed (int): Seed of the run.
 
     Raises:
         ConfigError: If a transform keeps images, or a random generator of
@@ -106,12 +95,12 @@ class _ImageStreams:
         epoch = getattr(batch, 'epoch', None)
         if epoch is None:
             return [self.dataset[image] for image in batch]
+        images = []
         with generators_kept():
-            return [self._load(image, epoch) for image in batch]
-
-    def _load(self, image: int, epoch: int) -> Any:
-        seed_generators(self.seed, epoch, image, devices=False)
-        return self.dataset[image]
+            for image in batch:
+                seed_generators(self.seed, epoch, image, devices=False)
+                images.append(self.dataset[image])
+        return images
 
 
 def _levels(dataset: Any) -> Iterator[Any]:

@@ -12,24 +12,16 @@ from ..errors import ConfigError
 
 
 class UpdateNote(TypedDict):
-    """What a checkpoint of an ``UpdateTrainLoop`` says of its batch.
+    """What a checkpoint of an ``UpdateTrainLoop`` says of its batch."""
 
-    Attributes:
-        counts: 'updates': what the checkpoint's ``iter`` is a number of.
-        total_batch_size: Images of an update.
-        unit_size: Images of a BN unit.
-        images: Images of the data set.
-        epoch: The epoch of the next update, from 0. Where training ended
-            inside an epoch, MMEngine counts that one as done.
-        epoch_began: Updates done when that epoch began.
-    """
-
-    counts: str
+    counts: str  # 'updates': what the checkpoint's iter is a number of
     total_batch_size: int
-    unit_size: int
-    images: int
+    unit_size: int  # images of a BN unit
+    images: int  # of the data set
+    # Of the next update, from 0. Where training ended inside an epoch,
+    # MMEngine counts that one as done.
     epoch: int
-    epoch_began: int
+    epoch_began: int  # updates done when that epoch began
 
 
 def resumed_epoch(
@@ -43,8 +35,7 @@ def resumed_epoch(
         done (int): The checkpoint's ``iter``.
 
     Returns:
-        tuple[int, int]: The epoch, from 0, and the updates that were done
-        when it began: ``done`` where the next update begins it.
+        tuple[int, int]: The epoch, from 0, and updates done when it began.
 
     Raises:
         ConfigError: If ``iter`` does not count updates, or an epoch would
@@ -62,9 +53,8 @@ def resumed_epoch(
             f'The checkpoint is of another training loop: its iter={done} '
             f'{counted}, and UpdateTrainLoop counts updates of '
             f'{now["total_batch_size"]} images. Finish that training by the '
-            "loop that began it (train_cfg.type='EpochBasedTrainLoop', with "
-            "the batch sampler that it had), or start from the checkpoint's "
-            'weights alone: load_from without resume.'
+            "loop that began it, or start from the checkpoint's weights "
+            'alone: load_from without resume.'
         )
     inside = done - saved['epoch_began']
     whole = saved['images'] // saved['total_batch_size']

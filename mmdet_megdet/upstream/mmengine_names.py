@@ -201,15 +201,6 @@ def runner_without_model(
     return runner
 
 
-def resumed_from(runner: Runner) -> str | None:
-    """Return the checkpoint from which a runner resumes, if it does.
-
-    The Runner keeps its arguments ``resume`` and ``load_from`` to itself.
-    Without them a warning could not say from where a run goes on.
-    """
-    return runner._load_from if runner._resume else None
-
-
 def chosen_indices(dataset: Any) -> Any:
     """Return the ``indices`` with which a BaseDataset was built.
 

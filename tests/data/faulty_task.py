@@ -6,7 +6,6 @@ from __future__ import annotations
 import os
 import signal
 import time
-from contextlib import suppress
 from pathlib import Path
 
 import torch
@@ -17,17 +16,15 @@ from mmengine.registry import HOOKS
 
 @HOOKS.register_module()
 class FaultHook(Hook):
-    """Sends this process a signal at a place in training, or fills a disk.
+    """Sends this process a signal, once, at a place in training.
 
     Args:
         place (str, optional): 'backward', 'batch' (ahead of an iteration),
-            or 'save' (while a checkpoint is written); there the signal comes.
-            Or 'fill': ahead of an iteration a file takes the disk's room.
-            Defaults to None: nothing happens.
+            or 'save' (while a checkpoint is written). Defaults to None:
+            nothing happens.
         iteration (int): From 0. Defaults to 0.
         rank (int): The rank that it happens to. Defaults to 0.
         signal (str): Name of the signal. Defaults to 'SIGKILL'.
-        path (str): The file that takes the room. Defaults to ''.
     """
 
     priority = 'VERY_LOW'
@@ -38,13 +35,10 @@ class FaultHook(Hook):
         iteration: int = 0,
         rank: int = 0,
         signal: str = 'SIGKILL',
-        path: str = '',
     ) -> None:
         self.place = place
-        self.iteration = iteration
-        self.rank = rank
+        self.when = iteration, rank
         self.signal = signal
-        self.path = path
 
     def before_train(self, runner):
         self.runner = runner
@@ -54,21 +48,16 @@ class FaultHook(Hook):
         if self.place == 'save':
             fsync = os.fsync
             # Written, and about to be brought to the disk.
-            os.fsync = lambda file: (self._strike(None), fsync(file))
+            os.fsync = lambda file: (self._strike(), fsync(file))
 
     def before_train_iter(self, runner, batch_idx, data_batch=None):
-        if self.place in ('batch', 'fill'):
-            self._strike(None)
+        if self.place == 'batch':
+            self._strike()
 
-    def _strike(self, _):
-        if self.runner.iter != self.iteration or get_rank() != self.rank:
-            return
+    def _strike(self, *_):
         note = Path(self.runner.work_dir, 'struck')
-        if not note.exists():
+        if (self.runner.iter, get_rank()) == self.when and not note.exists():
             note.write_text(repr(time.time()))
-            if self.place == 'fill':
-                _fill(self.path)
-                return
             os.kill(os.getpid(), signal.Signals[self.signal])
 
 
@@ -111,9 +100,3 @@ class DiaryHook(Hook):
         model = getattr(runner.model, 'module', runner.model)
         path = Path(runner.work_dir, f'mean_{get_rank()}.pt')
         torch.save(model.norm.running_mean, path)
-
-
-def _fill(path: str) -> None:
-    with open(path, 'wb', buffering=0) as file, suppress(OSError):
-        while file.write(bytes(4096)):
-            pass

@@ -3,8 +3,8 @@
 
 from __future__ import annotations
 
-import itertools
 from pathlib import Path
+from typing import Any
 
 import mmdet.datasets  # noqa: F401  slow: once, ahead of ranks that fork
 import torch
@@ -14,11 +14,10 @@ from mmengine.registry import HOOKS
 from mmengine.runner import Runner
 
 from mmdet_megdet.runtime import adapt_config
+from tests.data.tiny_run import config_of
 from tests.tools.command import ROOT
 
 CONFIG = ROOT / 'tests' / 'data' / 'images_config.py'
-_COUNT = itertools.count()
-
 State = dict[str, torch.Tensor]
 
 
@@ -64,27 +63,16 @@ class StateRecorder(Hook):
         }
 
 
-def images_config(data: Path, work_dir: Path, **settings) -> Config:
-    """The config, for this process, with a StateRecorder.
-
-    Args:
-        data (Path): Folder of the images.
-        work_dir (Path): Folder of the run.
-        **settings: Overrides, with ``__`` for the dots.
-    """
-    cfg = Config.fromfile(CONFIG)
-    cfg.merge_from_dict(
-        {
-            'work_dir': str(work_dir),
-            # Runners of one name would share message hub and logger.
-            'experiment_name': f'images_{next(_COUNT)}',
-            'train_dataloader.num_workers': 0,
-            'train_dataloader.dataset.data_root': f'{data}/',
-            'default_hooks.recorder': dict(type='StateRecorder'),
-            **{k.replace('__', '.'): v for k, v in settings.items()},
-        }
+def images_config(data: Path, work_dir: Path, **settings: Any) -> Config:
+    """The config for a folder of images, with a StateRecorder."""
+    return config_of(
+        CONFIG,
+        work_dir,
+        train_dataloader__dataset__data_root=f'{data}/',
+        **(
+            dict(default_hooks__recorder=dict(type='StateRecorder')) | settings
+        ),
     )
-    return cfg
 
 
 def train_on_images(

@@ -20,7 +20,7 @@ COUNT = 16
 WIDTH, HEIGHT = 48, 32
 
 
-def write_images(folder: Path) -> dict:
+def write_images(folder: Path, count: int = COUNT) -> dict:
     """Write JPEG files and annotations in COCO's format.
 
     Image i has the id i and is ``images/i.jpg``; its one box has the id
@@ -36,7 +36,7 @@ def write_images(folder: Path) -> dict:
         annotations=[],
         categories=[dict(id=1, name='box'), dict(id=2, name='disc')],
     )
-    for i in range(COUNT):
+    for i in range(count):
         image = generator.integers(0, 256, (HEIGHT, WIDTH, 3), np.uint8)
         assert cv2.imwrite(str(folder / 'images' / f'{i}.jpg'), image)
         content['images'].append(
@@ -102,7 +102,7 @@ class TinyDetector(BaseModel):
             raise torch.OutOfMemoryError(
                 'CUDA out of memory. Tried to allocate 2.00 GiB.'
             )
-        images = torch.stack(inputs).float() / 255
+        images = torch.stack(inputs).to(self.head.weight.dtype) / 255
         if fault == 'pixel':
             images[0, 0, 0, 0] = float('nan')
         features = self.norm(self.conv(images)).relu().mean((2, 3))

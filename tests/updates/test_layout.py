@@ -73,20 +73,11 @@ def test_numbers_stay_what_they_are():
     assert layout.tolist() == [[2, 9, 7, 10], [5, 1, 0, 6]]
 
 
-def test_what_does_not_divide():
-    with pytest.raises(ValueError, match='10 images is not a whole number'):
-        epoch_layout(np.ones(20, bool), 0, 0, 10, 4)
-    assert epoch_layout(np.ones(9, bool), 0, 0, 10, 5).shape == (0, 10)
-
-
 @pytest.mark.parametrize(
     ('total', 'bn_sizes', 'unit'),
     [
-        (256, [32], 32),
         (256, [32, None, 8], 32),
-        (256, [None], 32),
         (256, [], 32),
-        (8, [], 8),
         (48, [None], 24),
         (37, [], 1),
         (128, [128], 128),

@@ -58,18 +58,6 @@ def test_an_update_moves_by_the_mean_of_its_micro_steps(kind, momentum, calls):
         )
 
 
-def test_an_empty_micro_step_counts_as_one_without_movement():
-    layer = MegDetSyncBN(4, momentum=0.5).double()
-    statistics = RunningStatistics(layer)
-    x = inputs(1, 1)[0]
-    update(layer, statistics, [torch.zeros(0, 4, 3, 3).double(), x])
-    statistics.finish()
-    torch.testing.assert_close(
-        layer.running_mean, x.mean((0, 2, 3)) / 4, rtol=1e-14, atol=0
-    )
-    assert layer.num_batches_tracked == 1
-
-
 def test_what_is_skipped_leaves_no_trace_and_what_stands_still_no_rounding():
     torch.manual_seed(0)
     frozen = nn.BatchNorm2d(4).eval()

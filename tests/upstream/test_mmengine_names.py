@@ -31,7 +31,6 @@ from mmdet_megdet.upstream.mmengine_names import (
     has_seed_of_each_rank,
     is_cut_to_batches,
     load_as_torch_does,
-    resumed_from,
     resumes,
     schedulers_of,
     set_accumulation,
@@ -210,15 +209,6 @@ def test_a_runner_without_model_builds_schedulers():
         [dict(type='MultiStepLR', milestones=[2])]
     )
     assert scheduler.end == 4  # the loop's epochs
-
-
-@pytest.mark.parametrize('resume', [False, True])
-def test_resumed_from(tmp_path, resume):
-    train(tmp_path / 'run', train_cfg__max_epochs=1)
-    path = str(tmp_path / 'run' / 'epoch_1.pth')
-    settings = dict(load_from=path, resume=resume, train_cfg__max_epochs=1)
-    runner = train(tmp_path / 'again', **settings)
-    assert resumed_from(runner) == (path if resume else None)
 
 
 def test_built_loop(tmp_path):
