@@ -48,7 +48,7 @@ _REMEDY = (
 )
 # What was said of files in this process, by the files and their use: what a
 # tool has found, DataCheckHook need not look for again.
-_said: dict[tuple, list[Verdict]] = {}
+_said: dict[str, list[Verdict]] = {}
 
 
 @HOOKS.register_module()
@@ -297,8 +297,8 @@ def check_annotation_files(
 def _check_files(cfg: Config | dict, roles: Sequence[str]) -> None:
     """Refuse what a rank sees without reading a file."""
     uses, evaluations, verdicts = configured(cfg, roles)
+    verdicts += filter(None, map(unreadable, _paths(uses, evaluations)))
     faults = [f'{v.text} {v.remedy}' for v in verdicts if v.level == 'broken']
-    faults += filter(None, map(unreadable, _paths(uses, evaluations)))
     if faults:
         # Files may be missing on one machine alone.
         here = f'rank {get_rank()}: ' if get_world_size() > 1 else ''
@@ -316,21 +316,13 @@ def _judge_once(cfg: Config | dict, roles: Sequence[str]) -> list[Verdict]:
     return _said[key]
 
 
-def _files_and_uses(cfg: Config | dict, roles: Sequence[str]) -> tuple:
+def _files_and_uses(cfg: Config | dict, roles: Sequence[str]) -> str:
     """Return what a judgement depends on."""
     uses, evaluations, _ = configured(cfg, roles)
-    parts: list[tuple] = [tuple(evaluation) for evaluation in evaluations]
-    for use in uses:
-        settings = [use.config.get(k) for k in ('filter_cfg', 'indices')]
-        settings.append(bool(use.config.get('test_mode')))
-        parts.append(
-            (use.role, use.path, use.classes, use.with_masks, repr(settings))
-        )
-    states = []
-    for path in _paths(uses, evaluations):
-        state = Path(path).stat()
-        states.append((path, state.st_mtime_ns, state.st_size))
-    return tuple(roles), tuple(parts), tuple(states)
+    states = [Path(path).stat() for path in _paths(uses, evaluations)]
+    settings = [use._replace(config={}) for use in uses]
+    times = [(state.st_mtime_ns, state.st_size) for state in states]
+    return repr((roles, settings, evaluations, times))
 
 
 def data_check_of(cfg: Config | dict) -> dict | None:
