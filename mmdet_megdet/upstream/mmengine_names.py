@@ -208,12 +208,3 @@ def resumed_from(runner: Runner) -> str | None:
     Without them a warning could not say from where a run goes on.
     """
     return runner._load_from if runner._resume else None
-
-
-def chosen_indices(dataset: Any) -> Any:
-    """Return the ``indices`` with which a BaseDataset was built.
-
-    Without them the annotations of images that are left out would be judged
-    too.
-    """
-    return getattr(dataset, '_indices', None)

@@ -118,7 +118,7 @@ def test_image_missing(train, images):
     outcome = train('an image missing, torchrun', torchrun=True)
     assert outcome.statuses == [1]
     (log,) = outcome.logs
-    assert f'error: image 6: there is no file {path}.' in log
+    assert f'error: image 6 ({path}): FileNotFoundError: ' in log
     assert re.search(r'rank \d of 2 fails in epoch 1, update .*DataError', log)
 
 
