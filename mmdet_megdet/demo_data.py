@@ -7,9 +7,8 @@ pycocotools makes of ``segmentation``, ``bbox`` is its tight box. Every 8th
 image has a crowd region (RLE, ``iscrowd=1``), every 16th has no object.
 
 An image and its annotations depend only on the seed, the split, the image's
-number, the size and ``vary_light``; ``vary_light`` leaves the annotations as
-they are. Images are PNG: lossless, so that their pixels don't depend on the
-decoder's version.
+number, the size and ``vary_light``, which leaves the annotations as they are.
+Images are PNG, of which every decoder makes the same pixels.
 
 Example::
 
@@ -21,7 +20,6 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import re
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -31,8 +29,6 @@ from typing import Any, NamedTuple
 import cv2
 import numpy as np
 from pycocotools import mask as mask_utils
-from rich.console import Console
-from rich.progress import track
 
 from .errors import ConfigError, DataError, MegDetError
 
@@ -52,7 +48,6 @@ GENERATOR = 'mmdet_megdet.datasets.shapes'
 # To be raised by whoever changes a pixel or an annotation.
 GENERATOR_VERSION = 1
 SIDE_RANGE = (32, 4096)
-MAX_IMAGES = 1_000_000
 # There while the data set is being written, and after an interruption.
 UNFINISHED = '.shapes-unfinished'
 
@@ -70,12 +65,7 @@ SUPERSAMPLING = 4
 
 
 class SplitPaths(NamedTuple):
-    """Where a split lies.
-
-    Attributes:
-        annotations (Path): The COCO annotation file.
-        images (Path): The folder that its ``file_name`` entries refer to.
-    """
+    """Where a split lies: its COCO file, and the folder of its images."""
 
     annotations: Path
     images: Path
@@ -88,13 +78,12 @@ def generate_shapes(
     size: tuple[int, int] = (128, 128),
     seed: int = 0,
     vary_light: bool = False,
-    console: Console | None = None,
 ) -> dict[str, SplitPaths]:
     """Generate both splits of the data set.
 
-    A split that is there already with the same parameters is kept; one with
-    others, or an unfinished one, is written anew. An annotation file is
-    written last and at once, so it exists only beside a complete split.
+    What is there already with the same parameters is kept; else both splits
+    are written anew. Annotation files are written last and at once, so that
+    they exist only beside a complete data set.
 
     Args:
         out_dir (str | Path): Folder of the data set; made if need be.
@@ -106,69 +95,60 @@ def generate_shapes(
         vary_light (bool): Whether to vary gain (0.15 to 1.6), colour cast
             (0.5 to 1.5), offset (-16 to 16) and noise (standard deviation 0
             to 8) from image to image. Defaults to False.
-        console (Console, optional): Where messages and the progress bar go.
-            Defaults to None: nowhere.
 
     Returns:
         dict[str, SplitPaths]: The paths of ``'train'`` and ``'val'``.
 
     Raises:
         ConfigError: If an argument is out of range.
-        DataError: If ``out_dir`` holds images or annotations that aren't
-            this generator's.
+        DataError: If ``out_dir`` holds a data set that isn't this
+            generator's.
     """
     counts = {'train': train, 'val': val}
-    width, height = size
-    for name, value, (least, most) in (
-        ('train', train, (1, MAX_IMAGES)),
-        ('val', val, (1, MAX_IMAGES)),
-        ('width', width, SIDE_RANGE),
-        ('height', height, SIDE_RANGE),
-        ('seed', seed, (0, 2**32 - 1)),
+    for name, value, least, most in (
+        ('train', train, 1, 999_999),
+        ('val', val, 1, 999_999),
+        ('width', size[0], *SIDE_RANGE),
+        ('height', size[1], *SIDE_RANGE),
+        ('seed', seed, 0, 2**32 - 1),
     ):
         if not least <= value <= most:
             raise ConfigError(
                 f'{name}={value}: must be from {least} to {most}.'
             )
-    out_dir = Path(out_dir)
-    console = console or Console(quiet=True)
-    paths = {
-        split: SplitPaths(
-            out_dir / 'annotations' / f'instances_{split}.json',
-            out_dir / 'images' / split,
-        )
-        for split in SPLITS
-    }
-    stale = {}
+    unfinished = Path(out_dir, UNFINISHED)
+    infos, paths = {}, {}
     for split in SPLITS:
-        info = {
+        infos[split] = {
             'description': 'Generated images of shapes',
             'generator': GENERATOR,
             'version': GENERATOR_VERSION,
             'split': split,
             'images': counts[split],
-            'width': width,
-            'height': height,
+            'width': size[0],
+            'height': size[1],
             'seed': seed,
             'vary_light': vary_light,
         }
-        reason = _reason_to_write(paths[split], info, out_dir / UNFINISHED)
-        if reason:
-            stale[split] = info
-            console.print(f'{split}: {reason}', highlight=False)
-    if not stale:
-        text = f'{out_dir} is complete with these parameters: kept.'
-        console.print(text, highlight=False, soft_wrap=True)
+        paths[split] = SplitPaths(
+            Path(out_dir, 'annotations', f'instances_{split}.json'),
+            Path(out_dir, 'images', split),
+        )
+    found = [_read_info(paths[split], unfinished) for split in SPLITS]
+    if found == list(infos.values()):
         return paths
-    out_dir.mkdir(parents=True, exist_ok=True)
-    (out_dir / UNFINISHED).touch()
-    # All of them before the first new image: an interruption must not leave
-    # one split of the old data set beside one of the new.
-    for split in stale:
+    unfinished.parent.mkdir(parents=True, exist_ok=True)
+    unfinished.touch()
+    for split in SPLITS:
         paths[split].annotations.unlink(missing_ok=True)
-    for split, info in stale.items():
-        _write_split(paths[split], info, console)
-    (out_dir / UNFINISHED).unlink()
+    contents = [_write_images(paths[s].images, infos[s]) for s in SPLITS]
+    for split, content in zip(SPLITS, contents, strict=True):
+        annotations = paths[split].annotations
+        annotations.parent.mkdir(exist_ok=True)
+        partial = annotations.with_suffix('.json.partial')
+        partial.write_text(json.dumps(content, separators=(',', ':')))
+        os.replace(partial, annotations)
+    unfinished.unlink()
     return paths
 
 
@@ -189,8 +169,7 @@ def make_image(
         vary_light (bool): Whether to vary the light. Defaults to False.
 
     Returns:
-        tuple[np.ndarray, list[dict]]: RGB image, (H, W, 3), uint8; COCO
-        annotations, without the ids of image and annotation.
+        tuple: RGB image, (H, W, 3), uint8; COCO annotations, without ids.
     """
     key = [seed, SPLITS.index(split), index]
     rng = np.random.default_rng([*key, 0])
@@ -208,62 +187,47 @@ def make_image(
     ]
 
 
-def _reason_to_write(
-    paths: SplitPaths, info: dict, unfinished: Path
-) -> str | None:
-    """Say why a split has to be written; None if it is complete."""
-    if not paths.annotations.exists():
-        if unfinished.exists():
-            return 'an earlier run was interrupted; writing it anew.'
-        if paths.images.is_dir() and any(paths.images.iterdir()):
-            raise DataError(
-                f'{paths.images} holds files but {paths.annotations} does '
-                'not exist: not a data set of this generator. Choose another '
-                'folder, or remove it first.'
-            )
-        return 'new.'
-    try:
-        found = json.loads(paths.annotations.read_text())['info']
-        ours = found['generator'] == GENERATOR
-    except (ValueError, KeyError, TypeError):
-        ours = False
+def _read_info(paths: SplitPaths, unfinished: Path) -> dict | None:
+    """Return how a split was made; None if there is no complete one."""
+    ours = unfinished.exists() or not paths.images.is_dir()
+    info = None
+    if paths.annotations.exists():
+        try:
+            info = json.loads(paths.annotations.read_text())['info']
+            ours = info['generator'] == GENERATOR
+        except (ValueError, KeyError, TypeError):
+            ours = False
     if not ours:
         raise DataError(
-            f'{paths.annotations} was not written by this generator. Choose '
-            'another folder, or remove it first.'
+            f'{paths.annotations} and {paths.images} were not written by this '
+            'generator. Choose another folder, or remove them first.'
         )
-    differences = [
-        f'{key} was {found.get(key)}, is now {value}'
-        for key, value in info.items()
-        if found.get(key) != value
-    ]
-    if differences:
-        return f'{"; ".join(differences)}; writing it anew.'
+    if info is None:
+        return None
     names = map(_file_name, range(info['images']))
-    if not all((paths.images / name).exists() for name in names):
-        return 'images are missing; writing it anew.'
-    return None
+    complete = all((paths.images / name).exists() for name in names)
+    return info if complete else None
 
 
 def _file_name(index: int) -> str:
     return f'{index:06d}.png'
 
 
-def _write_split(paths: SplitPaths, info: dict, console: Console) -> None:
-    paths.annotations.parent.mkdir(parents=True, exist_ok=True)
-    paths.images.mkdir(parents=True, exist_ok=True)
-    for old in paths.images.glob('[0-9]' * 6 + '.png'):
+def _write_images(folder: Path, info: dict) -> dict:
+    """Write a split's images; return what its annotation file is to hold."""
+    folder.mkdir(parents=True, exist_ok=True)
+    for old in folder.glob('[0-9]' * 6 + '.png'):
         old.unlink()
     split, width, height = info['split'], info['width'], info['height']
     images: list[dict] = []
     annotations: list[dict] = []
-    for index in track(range(info['images']), split, console=console):
+    for index in range(info['images']):
         image, found = make_image(
             split, index, (width, height), info['seed'], info['vary_light']
         )
         name = _file_name(index)
         _, png = cv2.imencode('.png', image[..., ::-1])
-        (paths.images / name).write_bytes(png.tobytes())
+        (folder / name).write_bytes(png.tobytes())
         images.append(
             dict(id=index, file_name=name, width=width, height=height)
         )
@@ -276,41 +240,28 @@ def _write_split(paths: SplitPaths, info: dict, console: Console) -> None:
         dict(id=number, name=name, supercategory='shape')
         for number, name in enumerate(CLASSES, 1)
     ]
-    content = dict(
+    return dict(
         info=info,
         licenses=[],
         images=images,
         annotations=annotations,
         categories=categories,
     )
-    partial = paths.annotations.with_suffix('.json.partial')
-    partial.write_text(json.dumps(content, separators=(',', ':')))
-    os.replace(partial, paths.annotations)
 
 
 @dataclass
 class Layer:
-    """One annotated object, or one crowd of small shapes.
+    """One annotated object, or one crowd of small shapes."""
 
-    Attributes:
-        category (int): Index into ``CLASSES``.
-        coverage (np.ndarray): Share of each pixel that the shape covers,
-            (H, W), uint8, 0 to 255.
-        visible (np.ndarray): Pixels at least half covered that no later
-            layer hides, (H, W), bool.
-        crowd (bool): Whether it is a crowd region.
-    """
-
-    category: int
-    coverage: np.ndarray
-    visible: np.ndarray
+    category: int  # index into CLASSES
+    coverage: np.ndarray  # of each pixel by the shape, (H, W), 0 to 255
+    visible: np.ndarray  # pixels half covered that no later layer hides
     crowd: bool = False
 
     def stays_visible(self, mask: np.ndarray) -> bool:
         """Return whether enough is left in sight with ``mask`` in front."""
-        left = np.count_nonzero(self.visible & ~mask)
-        whole = np.count_nonzero(self.coverage >= 128)
-        return bool(left >= MIN_VISIBLE * whole)
+        left = (self.visible & ~mask).sum()
+        return bool(left >= MIN_VISIBLE * (self.coverage >= 128).sum())
 
 
 def _compose(
@@ -445,11 +396,7 @@ def _paint(
 
 
 def _relight(rng: np.random.Generator, image: np.ndarray) -> np.ndarray:
-    """Photograph the image under another light.
-
-    One gain, colour cast per channel, offset and strength of noise (grey
-    levels) are drawn per image, each uniformly.
-    """
+    """Photograph the image under another light, drawn uniformly."""
     gain = rng.uniform(0.15, 1.6) * rng.uniform(0.5, 1.5, size=3)
     offset = rng.uniform(-16.0, 16.0)
     noise = rng.uniform(0.0, 8.0) * rng.standard_normal(image.shape)
@@ -554,7 +501,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     add('out', help='folder of the data set')
     add('--train', type=int, default=320, help='number of training images')
     add('--val', type=int, default=80, help='number of validation images')
-    add('--size', type=_size, default='128', help='128 or 160x128 (pixels)')
+    add('--size', type=int, default=128, help='side of an image, in pixels')
     add('--seed', type=int, default=0, help='random seed')
     add(
         '--vary-light',
@@ -562,26 +509,15 @@ def main(argv: Sequence[str] | None = None) -> int:
         help='vary gain, colour cast, offset and noise from image to image',
     )
     args = vars(parser.parse_args(argv))
-    console = Console()
+    size = (args['size'], args.pop('size'))
     try:
-        paths = generate_shapes(args.pop('out'), **args, console=console)
+        paths = generate_shapes(args.pop('out'), **args, size=size)
     except (MegDetError, OSError) as error:
         print(f'error: {error}', file=sys.stderr)
         return 1
     for split in paths.values():
         print(f'{split.annotations}  {split.images}/')
     return 0
-
-
-def _size(text: str) -> tuple[int, int]:
-    match = re.fullmatch(r'(\d+)(?:x(\d+))?', text)
-    if not match:
-        raise argparse.ArgumentTypeError(
-            f'{text!r} is neither a side such as 128 nor a width and height '
-            'such as 160x128'
-        )
-    width, height = match.groups()
-    return int(width), int(height or width)
 
 
 if __name__ == '__main__':

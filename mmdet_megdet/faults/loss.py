@@ -35,10 +35,6 @@ _LARGEST = torch.finfo(torch.float32).max
 class FiniteLossHook(Hook):
     """On a NaN or infinite loss, stop all ranks; or skip the update on all.
 
-    (mmdet's CheckInvalidLossHook looks every 50 iterations, after the update
-    that has spoilt the weights, and each rank at its own loss alone: one of
-    them ends, and the others wait for it.)
-
     Contract:
 
     - Every loss of every rank is looked at in every micro-step, between
@@ -50,18 +46,12 @@ class FiniteLossHook(Hook):
       :class:`~mmdet_megdet.errors.NonFiniteLossError`.
     - ``on_failure='skip'``: all of them leave out the whole update, which
       needs ``UpdateTrainLoop``. Weights, the optimizer's state, GradScaler's
-      scale, the model's buffers (BatchNorm's running statistics) and the EMA
-      copy of an ``EMAHook`` stay as they were before it. It counts, for all
-      schedulers alike.
-    - Skipped updates are counted over the whole training, resumed parts
-      included, shown in the log as ``skipped_updates``, and limited.
+      scale, the model's buffers and the EMA copy of an ``EMAHook`` stay as
+      they were. It counts, for all schedulers alike. Skipped updates are
+      counted over the whole training, resumed parts included, and limited.
 
-    Gradients are not looked at: those that overflow in mixed precision are
-    GradScaler's business, as before.
-
-    Cost: the host waits for the forward's end in each micro-step, and an
-    all-reduce of 4 bytes on the default group; with ``on_failure='skip'`` a
-    copy of the buffers too.
+    Gradients that overflow in mixed precision are GradScaler's business, as
+    before. docs/faults.md says what the hook costs.
 
     Args:
         on_failure (str): 'raise' or 'skip'. Defaults to 'raise'.

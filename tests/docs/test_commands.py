@@ -79,7 +79,7 @@ ELSEWHERE = {
         f'{PACKAGING}::test_mim'
     ),
     r'python -m mmdet_megdet\.demo_data [\w/]+': (
-        'test_demo_data.py::test_module_runs_without_warnings'
+        'test_demo_data.py::test_command_line'
     ),
     r'(COCO_ROOT=\S+ )?tools/dist_train\.sh \S+256bs\.py 8( --resume)?': (
         'nightly/test_recipe.py::test_recipe_on_eight_ranks'
