@@ -80,25 +80,6 @@ def test_polygons_give_back_any_mask(mask):
     np.testing.assert_array_equal(decode(_polygons(mask), mask.shape), mask)
 
 
-@pytest.mark.parametrize(
-    ('rows', 'parts'),
-    [
-        (['##.', '#..', '###'], 1),
-        # A hole, and a hole with an island.
-        (['###', '#.#', '###'], 2),
-        (['#####', '#...#', '#.#.#', '#...#', '#####'], 3),
-        # Two parts that touch at a corner, and two apart.
-        (['##..', '##..', '..##'], 1),
-        (['#.#', '#.#'], 2),
-    ],
-)
-def test_polygons_of_known_masks(rows, parts):
-    mask = np.array([[c == '#' for c in row] for row in rows], np.uint8)
-    found = _polygons(mask)
-    assert len(found) == parts
-    np.testing.assert_array_equal(decode(found, mask.shape), mask)
-
-
 @pytest.mark.parametrize('name', CLASSES)
 def test_coverage_is_that_of_the_shape(name):
     outlines = _contours(CLASSES.index(name), (64.0, 90.0), 30.0, 0.3)
@@ -137,14 +118,6 @@ def test_any_size_holds_objects_and_crowds(size):
         layers = _compose(np.random.default_rng(0), index, *size)
         assert layers
         assert all(layer.visible.any() for layer in layers)
-
-
-def test_crowd_members_stand_apart():
-    for index in range(3, 64, 8):
-        layers = _compose(np.random.default_rng(index), index, 128, 128)
-        whole = (layers[0].coverage >= 128).astype(np.uint8)
-        members = cv2.connectedComponents(whole)[0] - 1
-        assert 9 <= members <= 25
 
 
 def test_light_of_a_grey_image():

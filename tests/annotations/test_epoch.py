@@ -49,7 +49,7 @@ def random_content(seed: int) -> dict:
     return content
 
 
-@pytest.mark.parametrize('seed', range(8))
+@pytest.mark.parametrize('seed', range(6))
 @pytest.mark.parametrize('kept', ['typed', 'as pycocotools'])
 def test_counts_as_mmdet_does(tmp_path, seed, kept):
     """Images in their order, and the objects in each."""
@@ -85,21 +85,18 @@ def test_counts_as_mmdet_does(tmp_path, seed, kept):
     )
 
 
-def wrappers(dataset: dict) -> dict[str, dict]:
-    repeated = dict(type='RepeatDataset', times=3, dataset=dataset)
-    other = dict(dataset, filter_cfg=None, indices=5)
-    return dict(
-        repeated=repeated,
-        joined=dict(type='ConcatDataset', datasets=[repeated, other]),
-        mixed=dict(type='MultiImageMixDataset', dataset=other, pipeline=[]),
-    )
-
-
-@pytest.mark.parametrize('name', wrappers({}))
-def test_wrappers(tmp_path, name):
+def test_wrappers(tmp_path):
     write(tmp_path, random_content(1), content_of())
     cfg = config_of(tmp_path)
-    cfg.train_dataloader.dataset = wrappers(cfg.train_dataloader.dataset)[name]
+    inner = cfg.train_dataloader.dataset
+    other = dict(inner, filter_cfg=None, indices=5)
+    cfg.train_dataloader.dataset = dict(
+        type='ConcatDataset',
+        datasets=[
+            dict(type='RepeatDataset', times=3, dataset=inner),
+            dict(type='MultiImageMixDataset', dataset=other, pipeline=[]),
+        ],
+    )
     init_default_scope('mmdet')
     dataset = DATASETS.build(cfg.train_dataloader.dataset)
     assert training_epoch(cfg, judge(cfg)).images == len(dataset)

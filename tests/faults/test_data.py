@@ -10,10 +10,9 @@ from mmengine.dataset import BaseDataset, Compose
 from mmengine.dataset.dataset_wrapper import RepeatDataset
 from torch.utils.data import ConcatDataset, DataLoader
 
-from mmdet_megdet.errors import ConfigError, DataError
+from mmdet_megdet.errors import DataError
 from mmdet_megdet.faults import (
     CheckedPipeline,
-    DataCheckHook,
     check_annotation_files,
     is_cut_off,
 )
@@ -206,11 +205,6 @@ def test_another_size_than_the_file_says(config, content):
     content['images'][5]['width'] += 1
     with pytest.raises(DataError, match=r'image 5 \(.*48x32, not 49x32'):
         train_on_images(config())
-
-
-def test_wrong_option_is_refused():
-    with pytest.raises(ConfigError, match="annotations='no' is not"):
-        DataCheckHook(annotations='no')
 
 
 def test_a_worker_that_started_first_names_the_image(config, path):
