@@ -9,9 +9,6 @@ import sys
 import cv2
 import numpy as np
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
-from hypothesis.extra.numpy import array_shapes, arrays
 from pycocotools import mask as mask_utils
 from pycocotools.coco import COCO
 
@@ -19,12 +16,6 @@ from mmdet_megdet import demo_data
 from mmdet_megdet.demo_data import (
     CLASSES,
     METAINFO,
-    MIN_VISIBLE,
-    _compose,
-    _contours,
-    _polygons,
-    _rasterise,
-    _relight,
     generate_shapes,
     main,
     make_image,
@@ -32,15 +23,6 @@ from mmdet_megdet.demo_data import (
 from mmdet_megdet.errors import ConfigError, DataError
 
 SMALL = dict(train=18, val=6, size=(64, 48))
-# Areas for an outer radius of 1. A ring's inner radius is 0.55; a
-# star is 10 triangles of sides 1 and 0.42.
-AREAS = dict(
-    circle=np.pi,
-    square=2.0,
-    triangle=3 * np.sqrt(3) / 4,
-    star=10 * 0.5 * 0.42 * np.sin(np.pi / 5),
-    ring=np.pi * (1 - 0.55**2),
-)
 
 
 def test_pixels_and_annotations_are_those_of_version_1():
@@ -68,72 +50,11 @@ def decode(segmentation, shape):
     return mask_utils.decode(segmentation)
 
 
-@settings(max_examples=200)
-@given(
-    arrays(
-        np.uint8,
-        array_shapes(min_dims=2, max_dims=2, max_side=14),
-        elements=st.integers(0, 1),
-    ).filter(np.any)
-)
-def test_polygons_give_back_any_mask(mask):
-    np.testing.assert_array_equal(decode(_polygons(mask), mask.shape), mask)
-
-
-@pytest.mark.parametrize('name', CLASSES)
-def test_coverage_is_that_of_the_shape(name):
-    outlines = _contours(CLASSES.index(name), (64.0, 90.0), 30.0, 0.3)
-    coverage = _rasterise(outlines, 160, 128).astype(float)
-    assert coverage.shape == (128, 160)
-    # fillPoly also fills the points under the outline: about half a fine
-    # step (an eighth of a pixel) along the perimeter, at most 4 pi R for the
-    # ring's two circles; a quarter of a pixel is allowed for.
-    area = coverage.sum() / 255
-    assert abs(area - AREAS[name] * 30**2) < 0.25 * 4 * np.pi * 30
-    # All these shapes have their centroid in their centre.
-    y, x = np.mgrid[:128, :160] + 0.5
-    centroid = [(coverage * c).sum() / coverage.sum() for c in (x, y)]
-    assert centroid == pytest.approx([64, 90], abs=0.25)
-
-
-@pytest.mark.parametrize('index', range(16))
-def test_layers(index):
-    layers = _compose(np.random.default_rng(index), index, 96, 64)
-    assert bool(layers) == (index != 15)
-    crowds = [i for i, layer in enumerate(layers) if layer.crowd]
-    assert crowds == [0] * (index % 8 == 3)
-    if layers:
-        assert layers[0].category == index % len(CLASSES)
-    hidden = np.zeros((64, 96), bool)
-    for layer in reversed(layers):
-        whole = layer.coverage >= 128
-        np.testing.assert_array_equal(layer.visible, whole & ~hidden)
-        assert layer.visible.sum() >= MIN_VISIBLE * whole.sum() > 0
-        hidden |= whole
-
-
 @pytest.mark.parametrize('size', [(32, 32), (32, 300), (640, 33)])
 def test_any_size_holds_objects_and_crowds(size):
     for index in (0, 3):
-        layers = _compose(np.random.default_rng(0), index, *size)
-        assert layers
-        assert all(layer.visible.any() for layer in layers)
-
-
-def test_light_of_a_grey_image():
-    grey = np.full((64, 64, 3), 100, np.uint8)
-    lit = [_relight(np.random.default_rng(i), grey) for i in range(300)]
-    means = np.array([image.mean(axis=(0, 1)) for image in lit])
-    # 100 * gain * cast + offset, a mean of 4096 noise values of standard
-    # deviation 8 at most (5 standard errors), half a level for rounding.
-    # Clipping at 0 can only raise the lower end.
-    slack = 16 + 5 * 8 / 64 + 0.5
-    assert 200 < means.max() <= 100 * 1.6 * 1.5 + slack
-    assert max(0, 100 * 0.15 * 0.5 - slack) <= means.min() < 10
-    noise = [image.std(axis=(0, 1)).max() for image in lit]
-    assert 7 < max(noise) < 8 * (1 + 5 / np.sqrt(2 * 4096)) + 0.5
-    # The cast tells the channels apart.
-    assert np.median(means.max(axis=1) - 1.3 * means.min(axis=1)) > 0
+        _, annotations = make_image('train', index, size)
+        assert min(annotation['area'] for annotation in annotations) > 0
 
 
 def test_objects_have_the_colour_of_their_class():

@@ -116,43 +116,21 @@ def test_what_cannot_be_counted(tmp_path):
 def coco(tmp_path, monkeypatch):
     """COCO's own categories; annotations alone, no images."""
     names = CocoDataset.METAINFO['classes']
-    # COCO's ids have gaps.
-    gaps = {12, 26, 29, 30, 45, 66, 68, 69, 71, 83}
-    ids = [i for i in range(1, 91) if i not in gaps]
-    draw = np.random.default_rng(0)
     (tmp_path / 'annotations').mkdir()
     for part, images in (('train', 1000), ('val', 50)):
-        content = dict(
-            images=[
-                dict(
-                    id=7 * i,
-                    file_name=f'{i:012d}.jpg',
-                    width=640 if i % 3 else 427,
-                    height=480 if i % 3 else 640,
-                )
-                for i in range(images)
-            ],
-            annotations=[
-                dict(
-                    id=i,
-                    # Every tenth image has no object.
-                    image_id=7 * int(draw.integers(images) // 10 * 10 + 1),
-                    category_id=ids[i % 80],
-                    bbox=[5, 6, 70, 80],
-                    area=1234.5,
-                    iscrowd=0,
-                    segmentation=[[5, 6, 75, 6, 75, 86]],
-                )
-                for i in range(1, 8 * images)
-            ],
-            categories=[
-                dict(id=key, name=name, supercategory='thing')
-                for key, name in zip(ids, names, strict=True)
-            ],
-        )
-        for i, annotation in enumerate(content['annotations'][: images - 1]):
-            if i % 10 != 9:
-                annotation['image_id'] = 7 * i
+        content = content_of(images)
+        # With gaps, as COCO's are.
+        content['categories'] = [
+            dict(id=i + 1 + i // 8, name=name) for i, name in enumerate(names)
+        ]
+        for i, image in enumerate(content['images']):
+            image.update(width=640 if i % 3 else 427, height=600)
+        # Every tenth image has no object.
+        content['annotations'] = [
+            dict(a, category_id=content['categories'][a['id'] % 80]['id'])
+            for a in content['annotations']
+            if a['image_id'] % 10
+        ]
         path = tmp_path / 'annotations' / f'instances_{part}2017.json'
         path.write_text(json.dumps(content))
     monkeypatch.setenv('COCO_ROOT', f'{tmp_path}/')

@@ -66,13 +66,6 @@ def test_cut_off(files, end):
     assert not is_cut_off(path)
 
 
-def test_nothing_is_said_of_other_files(files, tmp_path):
-    empty = tmp_path / 'empty.jpg'
-    empty.touch()  # OpenCV refuses it
-    for path in (files['bmp'], 's3://bucket/image.jpg', empty):
-        assert not is_cut_off(path)
-
-
 def test_errors_name_the_image_also_from_a_worker(files):
     path = files['jpg']
     path.write_bytes(path.read_bytes()[:500])
