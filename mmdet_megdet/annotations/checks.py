@@ -71,8 +71,7 @@ def used_images(table: Table, found: Instances, use: Use) -> np.ndarray:
     """Return the places of the images that a data set keeps, in its order.
 
     Raises:
-        IndexError: If ``indices`` names images that there are not.
-        TypeError: If ``indices`` is neither a number nor a list of them.
+        IndexError, TypeError: If ``indices`` names no images.
     """
     good = table.sizes.min(1, initial=np.inf) >= use.rule.get('min_size', 0)
     places = np.arange(len(good))
@@ -84,8 +83,8 @@ def used_images(table: Table, found: Instances, use: Use) -> np.ndarray:
     if use.indices is None:
         return places
     if isinstance(use.indices, int):
-        chosen = slice(use.indices)
-        return places[chosen] if use.indices >= 0 else places[use.indices :]
+        ends = (0, use.indices) if use.indices >= 0 else (use.indices, None)
+        return places[slice(*ends)]
     if not isinstance(use.indices, list | tuple | range):
         raise TypeError(use.indices)
     return places[np.asarray(use.indices, int)]
@@ -130,14 +129,7 @@ def check_file(table: Table) -> Iterator[Verdict]:
 def check_labels(
     path: str, names: Sequence[str], wanted: Sequence[str], whose: str
 ) -> Iterator[Verdict]:
-    """Yield that a file's labels mean something else than is wanted.
-
-    Args:
-        path (str): The file.
-        names (Sequence[str]): Of its categories that are classes.
-        wanted (Sequence[str]): The classes, or another file's names.
-        whose (str): Of whom these are.
-    """
+    """Yield that a file's labels mean something else than they should."""
     differing = [
         f'label {i} is {ours!r} in the file and {theirs!r} in {whose}'
         for i, (ours, theirs) in enumerate(zip_longest(names, wanted))

@@ -19,62 +19,36 @@ class Reader(NamedTuple):
 
 
 class Use(NamedTuple):
-    """A data set in COCO's format, as a config uses it.
+    """A data set in COCO's format, as a config uses it."""
 
-    Attributes:
-        role (str): 'train', 'val' or 'test'.
-        path (str): Its annotation file.
-        classes (tuple[str]): ``metainfo['classes']``, or the type's own.
-        with_masks (bool): Whether its pipeline loads masks.
-        folder (str): Of the images.
-        reader (Reader, optional): How its pipeline decodes them; None where
-            that is not known.
-        filters (bool): Whether it filters as mmdet's CocoDataset does.
-        rule (dict): ``filter_cfg``, as far as it holds.
-        indices (Any): ``indices``.
-        config (dict): Its part of the config.
-    """
-
-    role: str
-    path: str
-    classes: tuple[str, ...]
-    with_masks: bool
-    folder: str
-    reader: Reader | None
-    filters: bool
-    rule: dict
+    role: str  # 'train', 'val' or 'test'
+    path: str  # of its annotation file
+    classes: tuple[str, ...]  # metainfo's, or the type's own
+    with_masks: bool  # whether its pipeline loads masks
+    folder: str  # of the images
+    reader: Reader | None  # how its pipeline decodes them, where known
+    filters: bool  # whether it filters as mmdet's CocoDataset does
+    rule: dict  # filter_cfg, as far as it holds
     indices: Any
-    config: dict
+    config: dict  # its part of the config
 
 
 class Evaluation(NamedTuple):
-    """An annotation file by which CocoMetric evaluates.
+    """An annotation file by which CocoMetric evaluates."""
 
-    Attributes:
-        role (str): 'val' or 'test'.
-        path (str): The annotation file.
-        with_masks (bool): Whether masks are evaluated.
-        format_only (bool): Whether predictions are only written.
-    """
-
-    role: str
+    role: str  # 'val' or 'test'
     path: str
-    with_masks: bool
-    format_only: bool
+    with_masks: bool  # whether masks are evaluated
+    format_only: bool  # whether predictions are only written
 
 
 def configured(
     cfg: Any, roles: Sequence[str]
 ) -> tuple[list[Use], list[Evaluation], list[Verdict]]:
-    """Return what a config reads for these roles.
+    """Return what a config reads for some of 'train', 'val' and 'test'.
 
-    Args:
-        cfg (Config or dict): The config.
-        roles (Sequence[str]): Of 'train', 'val' and 'test'.
-
-    Returns:
-        tuple: The data sets, the evaluations, and a verdict on each data set
-        whose file cannot be checked.
+    The data sets, the evaluations, and a verdict on each data set whose file
+    is not judged.
     """
     uses: list[Use] = []
     evaluations: list[Evaluation] = []

@@ -10,24 +10,14 @@ from .judgement import Judgement
 
 
 class Epoch(NamedTuple):
-    """The images of a training epoch.
+    """The images of a training epoch."""
 
-    Attributes:
-        images (int): How many, as mmdet filters and repeats them.
-        mixed (bool): Whether there are portraits and landscapes.
-    """
-
-    images: int
-    mixed: bool
+    images: int  # as mmdet filters and repeats them
+    mixed: bool  # whether there are portraits and landscapes
 
 
 def training_epoch(cfg: Any, judgement: Judgement) -> Epoch | None:
-    """Return what an epoch sees; None where that is not known.
-
-    Args:
-        cfg (Config or dict): The config.
-        judgement (Judgement): What its files say.
-    """
+    """Return what an epoch of a config sees, where its files tell."""
     portraits = {
         id(one.use.config): (one.sizes[:, 0] < one.sizes[:, 1]).tolist()
         for one in judgement.data_sets

@@ -17,44 +17,27 @@ from .verdict import Level, Verdict
 
 
 class Judged(NamedTuple):
-    """A data set, as its file says.
-
-    Attributes:
-        use (Use): The data set.
-        ids (list): Ids of the images that it keeps.
-        file_names (list[str]): Of these images.
-        sizes (ndarray): Width and height of these images, (n, 2).
-        counted (bool): Whether it is known which images are kept.
-    """
+    """A data set, as its file says."""
 
     use: Use
+    # Of the images that it keeps:
     ids: list[Hashable]
     file_names: list[str]
-    sizes: np.ndarray
-    counted: bool
+    sizes: np.ndarray  # width and height, (n, 2)
+    counted: bool  # whether it is known which these are
 
 
 class Judgement(NamedTuple):
-    """Everything that a config's annotation files say.
+    """Everything that a config's annotation files say."""
 
-    Attributes:
-        verdicts (list[Verdict]): File by file.
-        data_sets (list[Judged]): Those whose files could be read.
-    """
-
-    verdicts: list[Verdict]
-    data_sets: list[Judged]
+    verdicts: list[Verdict]  # file by file
+    data_sets: list[Judged]  # those whose files could be read
 
 
 def judge(
     cfg: Any, roles: Sequence[str] = ('train', 'val', 'test')
 ) -> Judgement:
-    """Judge the annotation files that a config names.
-
-    Args:
-        cfg (Config or dict): The config.
-        roles (Sequence[str]): For which of 'train', 'val' and 'test'.
-    """
+    """Judge the annotation files that a config names for these roles."""
     uses, evaluations, said = configured(cfg, roles)
     classes = {use.role: use.classes for use in reversed(uses)}
     predicted = {e.role for e in evaluations if e.format_only}

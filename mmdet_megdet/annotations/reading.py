@@ -88,18 +88,11 @@ def unreadable(path: str | Path) -> Verdict | None:
         text = f'the annotation file {path} is empty (0 bytes).'
     else:
         with path.open('rb') as file:
-            encoding = json.detect_encoding(file.read(4))
             file.seek(max(0, size - 64))
             end = file.read().rstrip()
-        if encoding != 'utf-8':
-            text = f'the annotation file {path} is written in {encoding}.'
-            remedy = 'Save it as UTF-8 without a byte order mark.'
-        elif not end.endswith((b'}', b']')):
-            text = (
-                f'the annotation file {path} is cut off, after {size} bytes.'
-            )
-        else:
+        if end.endswith((b'}', b']', b'\0')):  # perhaps UTF-16
             return None
+        text = f'the annotation file {path} is cut off, after {size} bytes.'
     return Verdict('broken', 'annotations', text, remedy)
 
 
