@@ -107,23 +107,10 @@ def check_file(table: Table) -> Iterator[Verdict]:
                 f'once: {some(twice, 5)}.',
                 'Give each its own id: later ones hide earlier ones.',
             )
-    rows: tuple[_Row, ...] = (
-        (
-            'misleading',
-            'ids',
-            (table.image_places < 0) & ~table.ignored,
-            'belong to an image that the file has not',
-            _LEFT_OUT,
-        ),
-        (
-            'misleading',
-            'ids',
-            (table.category_places < 0) & ~table.ignored,
-            'have a category_id that the file does not name',
-            _LEFT_OUT,
-        ),
-    )
-    yield from _verdicts(table, rows)
+    lost = (table.image_places < 0) | (table.category_places < 0)
+    what = 'belong to an image or a category that the file has not'
+    row: _Row = ('misleading', 'ids', lost & ~table.ignored, what, _LEFT_OUT)
+    yield from _verdicts(table, [row])
 
 
 def check_labels(

@@ -144,11 +144,7 @@ def _is_local(path: str, backend_args: dict | None) -> bool:
 
 
 def _as_coco(config: dict, scope: str) -> tuple[Any, bool]:
-    """Return the classes of a type of its own, and whether it filters so.
-
-    Raises:
-        _NotUsedError: If it does not read its file as CocoDataset does.
-    """
+    """Return a type's own classes, and whether it filters as CocoDataset."""
     cls: Any = config.get('type')
     try:
         from mmdet.datasets import CocoDataset

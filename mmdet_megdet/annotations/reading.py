@@ -121,7 +121,7 @@ def _read_typed(path: str, with_masks: bool) -> Table:
     decode = msgspec.json.Decoder(
         _Masked if with_masks else _Annotation
     ).decode
-    columns = []
+    columns = [_columns([], [])]
     for start in range(0, len(content.annotations), _PORTION):
         raw = content.annotations[start : start + _PORTION]
         annotations: list[Any] = list(map(decode, raw))
@@ -229,7 +229,6 @@ def _table(
 ) -> Table:
     """Join the columns of all annotations, in portions."""
     sizes = [(i.width, i.height) for i in images]
-    parts = columns or [_columns([], [])]
     return Table(
         path,
         _ids(images, 'id'),
@@ -237,7 +236,7 @@ def _table(
         np.array(sizes, float).reshape(-1, 2),
         _ids(categories, 'id'),
         [c.name for c in categories],
-        *map(np.concatenate, zip(*parts, strict=True)),
+        *map(np.concatenate, zip(*columns, strict=True)),
     )
 
 

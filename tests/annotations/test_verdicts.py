@@ -164,10 +164,10 @@ broken('annotation id twice', repeat_id(A), AssertionError,
 misleading('category id twice', repeat_id(CAT),
     '1 id(s) of categories occur more than once: 3.')
 misleading('unknown image', change(A, image_id=99),
-    '1 annotation(s) belong to an image that the file has not: id 103 (image '
-    '99).')
+    '1 annotation(s) belong to an image or a category that the file has not: '
+    'id 103 (image 99).')
 misleading('unknown category', change(A, category_id=99),
-    'have a category_id that the file does not name: id 103 (image 1, 1.jpg).')
+    'or a category that the file has not: id 103 (image 1, 1.jpg).')
 misleading('width of zero', change(IM, width=0),
     'have a box that lies outside the image: id 106 (image 3, 3.jpg), id 107')
 # categories
