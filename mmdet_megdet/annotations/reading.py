@@ -12,11 +12,10 @@ from __future__ import annotations
 import codecs
 import json
 import mmap
-from contextlib import suppress
 from itertools import chain
 from operator import attrgetter
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Generic, TypeVar
 
 import msgspec
 import numpy as np
@@ -34,25 +33,25 @@ _FORMAT = "It is not in COCO's format for detection: convert it."
 _PORTION = 1 << 12  # annotations
 _BYTES = 1 << 20
 
-_Id = int | float | str
+_Id = TypeVar('_Id')  # whole numbers are read fastest
 _Flag = bool | int | float
 # Neither NaN nor infinite.
 _Number = Annotated[float, msgspec.Meta(ge=-1e300, le=1e300)]
 
 
-class _Image(msgspec.Struct, gc=False):
+class _Image(msgspec.Struct, Generic[_Id], gc=False):
     id: _Id
     file_name: str
     width: _Number
     height: _Number
 
 
-class _Category(msgspec.Struct, gc=False):
+class _Category(msgspec.Struct, Generic[_Id], gc=False):
     id: _Id
     name: str
 
 
-class _Annotation(msgspec.Struct, gc=False):
+class _Annotation(msgspec.Struct, Generic[_Id], gc=False):
     id: int | float  # evaluation computes with it
     image_id: _Id
     category_id: _Id
@@ -62,20 +61,28 @@ class _Annotation(msgspec.Struct, gc=False):
     ignore: _Flag = False
 
 
-class _Masked(_Annotation, gc=False):
+class _Typed(_Annotation[int], gc=False):
+    id: int
+
+
+class _Masked(_Typed, gc=False):
     # As it stands in the file; few have to be made numbers of.
     segmentation: msgspec.Raw = msgspec.Raw(b'null')
 
 
 class _Content(msgspec.Struct, gc=False):
-    categories: list[_Category]
-    images: list[_Image] = []
+    categories: list[_Category[int]]
+    images: list[_Image[int]] = []
     # Decoded in portions: its numbers in Python are as large as the file.
     annotations: list[msgspec.Raw] = []
 
 
 # What mmdet and pycocotools take for granted.
-_KINDS = dict(images=_Image, annotations=_Annotation, categories=_Category)
+_KINDS: dict[str, Any] = dict(
+    images=_Image[int | float | str],
+    annotations=_Annotation[int | float | str],
+    categories=_Category[int | float | str],
+)
 
 
 def unreadable(path: str | Path) -> Verdict | None:
@@ -103,7 +110,7 @@ def read_annotations(path: str, with_masks: bool) -> Table | list[Verdict]:
         return [found]
     try:
         return _read_typed(path, with_masks)
-    except (msgspec.MsgspecError, ValueError):
+    except (msgspec.MsgspecError, ValueError, OverflowError):
         return _read_as_pycocotools(path, with_masks)
 
 
@@ -118,19 +125,17 @@ def _read_typed(path: str, with_masks: bool) -> Table:
     decoder.decode(b'', True)
     content = msgspec.json.decode(data, type=_Content)
     size_of = {i.id: (i.width, i.height) for i in content.images}
-    decode = msgspec.json.Decoder(
-        _Masked if with_masks else _Annotation
-    ).decode
-    columns = [_columns([], [])]
+    decode = msgspec.json.Decoder(_Masked if with_masks else _Typed).decode
+    columns = [_columns([], [], np.int64)]
     for start in range(0, len(content.annotations), _PORTION):
         raw = content.annotations[start : start + _PORTION]
         annotations: list[Any] = list(map(decode, raw))
         forms = [
-            form_of_json(a.segmentation, *size_of.get(a.image_id, (0, 0)))
+            form_of_json(a.segmentation, a.image_id, size_of)
             for a in annotations
             if with_masks
         ]
-        columns.append(_columns(annotations, forms))
+        columns.append(_columns(annotations, forms, np.int64))
     return _table(path, content.images, content.categories, columns)
 
 
@@ -168,7 +173,7 @@ def _read_as_pycocotools(path: str, with_masks: bool) -> Table | list[Verdict]:
         for a, entry in zip(annotations, content['annotations'], strict=True)
         if with_masks
     ]
-    columns = [_columns(annotations, forms)]
+    columns = [_columns(annotations, forms, object)]
     return _table(path, images, categories, columns)
 
 
@@ -189,7 +194,7 @@ def _entries_of(content: dict, part: str, path: str) -> list[Any]:
             known = isinstance(entry, dict) and 'id' in entry
             name = f'id {entry["id"]}' if known else f'entry {i}'
             reasons.setdefault(str(error), []).append(name)
-    needed = ', '.join(kind.__struct_fields__)
+    needed = ', '.join(kind.__origin__.__struct_fields__)
     return found + [
         Verdict(
             'broken',
@@ -204,48 +209,42 @@ def _entries_of(content: dict, part: str, path: str) -> list[Any]:
 
 
 def _columns(
-    annotations: list[_Annotation], forms: list[Form]
+    annotations: list, forms: list[Form], id_type: type
 ) -> tuple[np.ndarray, ...]:
     """Return the columns of some annotations, as in :class:`Table`."""
-    count = len(annotations)
     boxes = chain.from_iterable(map(attrgetter('bbox'), annotations))
     return (
-        _ids(annotations, 'id'),
-        _ids(annotations, 'image_id'),
-        _ids(annotations, 'category_id'),
-        np.fromiter(boxes, float, 4 * count).reshape(-1, 4),
-        np.fromiter(map(attrgetter('area'), annotations), float, count),
-        np.fromiter(map(attrgetter('iscrowd'), annotations), float, count),
-        np.fromiter(map(attrgetter('ignore'), annotations), bool, count),
+        _column(annotations, 'id', id_type),
+        _column(annotations, 'image_id', id_type),
+        _column(annotations, 'category_id', id_type),
+        np.fromiter(boxes, float, 4 * len(annotations)).reshape(-1, 4),
+        _column(annotations, 'area', float),
+        _column(annotations, 'iscrowd', float),
+        _column(annotations, 'ignore', bool),
         np.array(forms, np.int8),
     )
 
 
 def _table(
     path: str,
-    images: list[_Image],
-    categories: list[_Category],
+    images: list,
+    categories: list,
     columns: list[tuple[np.ndarray, ...]],
 ) -> Table:
     """Join the columns of all annotations, in portions."""
+    id_type = columns[0][0].dtype.type
     sizes = [(i.width, i.height) for i in images]
     return Table(
         path,
-        _ids(images, 'id'),
+        _column(images, 'id', id_type),
         [i.file_name for i in images],
         np.array(sizes, float).reshape(-1, 2),
-        _ids(categories, 'id'),
+        _column(categories, 'id', id_type),
         [c.name for c in categories],
         *map(np.concatenate, zip(*columns, strict=True)),
     )
 
 
-def _ids(entries: list, name: str) -> np.ndarray:
-    """Return ids as whole numbers of 64 bits, or each as it is."""
-    ids = list(map(attrgetter(name), entries))
-    if set(map(type, ids)) <= {int}:
-        with suppress(OverflowError):
-            return np.array(ids, np.int64)
-    found = np.empty(len(ids), object)
-    found[:] = ids
-    return found
+def _column(entries: list, name: str, dtype: type) -> np.ndarray:
+    # Whole numbers beyond 64 bits overflow here, and are read slowly.
+    return np.fromiter(map(attrgetter(name), entries), dtype, len(entries))

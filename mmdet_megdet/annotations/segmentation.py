@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from enum import IntEnum
 from functools import lru_cache
 from numbers import Real
@@ -25,11 +26,14 @@ class Form(IntEnum):
     BAD = 2
 
 
-def form_of_json(raw: msgspec.Raw, width: float, height: float) -> Form:
+def form_of_json(
+    raw: msgspec.Raw, image: int, size_of: Mapping[int, tuple[float, float]]
+) -> Form:
     """Return the form of a segmentation as it stands in a file."""
     form = _form_of_skeleton(bytes(raw).translate(None, _NUMBERS))
     if form is None:
-        form = form_of(msgspec.json.decode(raw), width, height)
+        size = size_of.get(image, (0, 0))
+        form = form_of(msgspec.json.decode(raw), *size)
     return form
 
 
