@@ -17,8 +17,7 @@ import cv2
 import numpy as np
 from pycocotools import mask as mask_utils
 
-# RGB: also the mean colour of each class in the images.
-COLOURS = dict(
+COLOURS = dict(  # RGB
     circle=(215, 50, 45),
     square=(60, 170, 70),
     triangle=(50, 95, 215),
@@ -29,17 +28,14 @@ CLASSES = tuple(COLOURS)
 METAINFO = dict(classes=CLASSES, palette=list(COLOURS.values()))
 SPLITS = ('train', 'val')
 
-# Fixed places in the sequence, so that every split of 16 images has both.
-EMPTY_EVERY = 16
+EMPTY_EVERY = 16  # images
 CROWD_EVERY, CROWD_PLACE = 8, 3
 MAX_OBJECTS = 5
 # Radius of an object as a share of the image's shorter side.
 RADIUS_RANGE = (0.07, 0.24)
 MIN_RADIUS = 4.0
-# A shape that would leave less than this of another one in sight isn't placed.
-MIN_VISIBLE = 0.5
-# Coverage is sampled at this many points a pixel in each direction.
-SUPERSAMPLING = 4
+MIN_VISIBLE = 0.5  # of a shape, or none is placed in front of it
+SUPERSAMPLING = 4  # points a pixel in each direction
 
 
 def make_image(
@@ -163,8 +159,7 @@ def _contours(
     angle: float,
 ) -> list[np.ndarray]:
     """Return a shape's outlines, each (P, 2); a second one bounds a hole."""
-    # Radii of the corners in turn; a polygon of 96 corners is within 0.06%
-    # of the circle.
+    # Radii of the corners in turn; 96 of them make a circle.
     corners = {
         'circle': [np.ones(96)],
         'square': [np.ones(4)],
@@ -186,8 +181,7 @@ def _rasterise(
     """Return the coverage of each pixel, (H, W), uint8."""
     scale, shift = SUPERSAMPLING, 4
     fine = np.zeros((height * scale, width * scale), np.uint8)
-    # OpenCV counts from pixel centres, outlines from the outer corner. In
-    # fixed point, which is the same on every machine.
+    # From pixel centres, and in fixed point: the same on every machine.
     points = [
         np.rint((scale * outline - 0.5) * 2**shift).astype(np.int32)
         for outline in outlines
@@ -277,8 +271,7 @@ def _annotate(mask: np.ndarray, crowd: bool = False) -> dict:
 def _polygons(mask: np.ndarray) -> list[list[int]]:
     """Trace a mask, (H, W), uint8, along its pixels' edges.
 
-    pycocotools gives back the very same mask from these polygons. COCO
-    polygons have no holes, so a mask with a hole is cut in two through it.
+    COCO's polygons have no holes: a mask with one is cut in two through it.
     """
     # OpenCV's contours run through pixel centres. On the mask at double size
     # both pixels beside an edge's end map to that end: (c + 1) // 2.

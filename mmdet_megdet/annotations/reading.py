@@ -30,7 +30,7 @@ _PLACE = (
     'variable that the config names ({{$NAME:default}} in it).'
 )
 _FORMAT = "It is not in COCO's format for detection: convert it."
-_PORTION = 1 << 12  # annotations
+_PORTION = 1 << 10  # annotations: few enough for the cache
 _BYTES = 1 << 20
 
 _Id = TypeVar('_Id')  # whole numbers are read fastest

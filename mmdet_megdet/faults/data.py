@@ -1,9 +1,7 @@
 # Copyright (c) mmdet_megdet contributors. All rights reserved.
 """Images and annotations are not what training takes them for.
 
-An image that cannot be loaded, or has another size than its annotations say,
-is an error that names it; annotation files are judged before training, by
-rank 0 for all: :class:`DataCheckHook`.
+Either is an error that names it: :class:`DataCheckHook`.
 """
 
 from __future__ import annotations
@@ -47,8 +45,7 @@ _REMEDY = (
     ' Mend it, or remove it from the annotation file. tools/doctor.py CONFIG '
     '--decode finds all such images.'
 )
-# What a tool has said of files in this process, DataCheckHook need not look
-# for again.
+# What a tool has found in this process, DataCheckHook need not look for again.
 _said: dict[str, list[Verdict]] = {}
 
 
@@ -137,11 +134,7 @@ def innermost(dataset: Any) -> Iterator[Any]:
 
 
 class CheckedPipeline(Compose):
-    """A pipeline whose errors say which image they come from.
-
-    Args:
-        pipeline (Compose): The pipeline; the same transforms are used.
-    """
+    """A pipeline whose errors say which image they come from."""
 
     def __init__(self, pipeline: Compose) -> None:
         self.transforms = pipeline.transforms
@@ -227,8 +220,7 @@ def check_annotation_files(
     Args:
         cfg (Config): This rank's config; the process group must exist.
         roles (Sequence[str]): For which of 'train', 'val' and 'test'.
-        mode (str, optional): DataCheckHook's ``annotations``, by default that
-            of the config's hook.
+        mode (str, optional): By default that of the config's DataCheckHook.
 
     Returns:
         list[Verdict]: What is to be told without stopping, the same on every
@@ -259,7 +251,6 @@ def _check_files(cfg: Config | dict, roles: Sequence[str]) -> None:
     verdicts += filter(None, map(unreadable, _paths(uses, evaluations)))
     faults = [f'{v.text} {v.remedy}' for v in verdicts if v.level == 'broken']
     if faults:
-        # Files may be missing on one machine alone.
         here = f'rank {get_rank()}: ' if get_world_size() > 1 else ''
         raise DataError(here + ' '.join(faults))
 
