@@ -1,10 +1,10 @@
 # Copyright (c) mmdet_megdet contributors. All rights reserved.
 """Images of shapes, drawn from (seed, split, number), and their annotations.
 
-Objects hide each other in part. Annotations describe the visible part, as
-COCO's do, and exactly: ``area`` is the number of pixels of the mask that
-pycocotools makes of ``segmentation``, ``bbox`` is its tight box. Every 8th
-image has a crowd region (RLE, ``iscrowd=1``), every 16th has no object.
+Objects hide each other in part. Annotations describe the visible part exactly:
+``area`` is the number of pixels of the mask that pycocotools makes of
+``segmentation``, ``bbox`` is its tight box. Every 8th image has a crowd
+region (RLE, ``iscrowd=1``), every 16th has no object.
 """
 
 from __future__ import annotations
@@ -28,8 +28,7 @@ CLASSES = tuple(COLOURS)
 METAINFO = dict(classes=CLASSES, palette=list(COLOURS.values()))
 SPLITS = ('train', 'val')
 
-EMPTY_EVERY = 16  # images
-CROWD_EVERY, CROWD_PLACE = 8, 3
+EMPTY_EVERY, CROWD_EVERY, CROWD_PLACE = 16, 8, 3  # images
 MAX_OBJECTS = 5
 # Radius of an object as a share of the image's shorter side.
 RADIUS_RANGE = (0.07, 0.24)

@@ -77,11 +77,6 @@ class FiniteLossHook(Hook):
                 f"FiniteLossHook: on_failure={on_failure!r} is neither 'raise'"
                 " nor 'skip'."
             )
-        if type(max_skips) is not int or max_skips < 1:
-            raise ConfigError(
-                f'FiniteLossHook: max_skips={max_skips!r} is not a positive '
-                'number of updates.'
-            )
         self.on_failure = on_failure
         self.max_skips = max_skips
         self._handle: RemovableHandle | None = None
