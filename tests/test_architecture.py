@@ -18,7 +18,15 @@ LEVELS = (
     {'sync_bn', 'schedulers'},
     {'recipe'},
     {'ranks'},
-    {'arguments', 'errors', 'text', 'upstream', 'version', 'registry'},
+    {
+        'arguments',
+        'errors',
+        'shapes',
+        'text',
+        'upstream',
+        'version',
+        'registry',
+    },
 )
 # Importing room and module, for what is no offer to everybody.
 PAST_INIT: set[tuple[str, str]] = set()

@@ -5,20 +5,16 @@ One judge for the doctor, for the tools and for DataCheckHook. It needs neither
 torch nor mmdet; of a data set's type it asks MMEngine's registry.
 """
 
-from .datasets import Evaluation, Reader, Use, configured
+from .datasets import configured
 from .epoch import Epoch, training_epoch
 from .judgement import Judged, Judgement, judge
 from .reading import unreadable
-from .verdict import Level, Verdict
+from .verdict import Verdict
 
 __all__ = [
     'Epoch',
-    'Evaluation',
     'Judged',
     'Judgement',
-    'Level',
-    'Reader',
-    'Use',
     'Verdict',
     'configured',
     'judge',

@@ -3,89 +3,52 @@
 
 from __future__ import annotations
 
-import ast
-import importlib.util
 import os
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from .reading import WHERE, unreadable
 from .verdict import Verdict
 
 
 class Reader(NamedTuple):
-    """How a pipeline decodes images.
-
-    Attributes:
-        color_type (str): LoadImageFromFile's option.
-        backend (str, optional): Its ``imdecode_backend``.
-    """
+    """How a pipeline decodes images: options of LoadImageFromFile."""
 
     color_type: str = 'color'
     backend: str | None = 'cv2'
 
 
 class Use(NamedTuple):
-    """A data set in COCO's format, as a config uses it.
+    """A data set in COCO's format, as a config uses it."""
 
-    Attributes:
-        role (str): 'train', 'val' or 'test'.
-        path (str): Its annotation file.
-        classes (tuple[str] or str): ``metainfo['classes']``. (A text where
-            the config has one: mmdet then looks for names within it.)
-        with_masks (bool): Whether its pipeline loads masks.
-        folder (str): Of the images.
-        reader (Reader, optional): How its pipeline decodes them; None where
-            that is not known.
-        config (dict): Its part of the config.
-        filters (bool): Whether it filters as mmdet's CocoDataset does.
-    """
-
-    role: str
-    path: str
-    classes: tuple[str, ...] | str
-    with_masks: bool = False
-    folder: str = ''
-    reader: Reader | None = Reader()
-    config: dict = {}
-    filters: bool = True
+    role: str  # 'train', 'val' or 'test'
+    path: str  # of its annotation file
+    classes: tuple[str, ...]  # metainfo's, or the type's own
+    with_masks: bool  # whether its pipeline loads masks
+    folder: str  # of the images
+    reader: Reader | None  # how its pipeline decodes them, where known
+    filters: bool  # whether it filters as mmdet's CocoDataset does
+    rule: dict  # filter_cfg, as far as it holds
+    indices: Any
+    config: dict  # its part of the config
 
 
 class Evaluation(NamedTuple):
-    """An annotation file by which CocoMetric evaluates.
+    """An annotation file by which CocoMetric evaluates."""
 
-    Attributes:
-        role (str): 'val' or 'test'.
-        path (str): The annotation file.
-        with_masks (bool): Whether masks are evaluated.
-        sort_categories (bool): CocoMetric's option.
-        format_only (bool): Whether predictions are only written.
-    """
-
-    role: str
+    role: str  # 'val' or 'test'
     path: str
-    with_masks: bool = False
-    sort_categories: bool = False
-    format_only: bool = False
-
-
-class _NotUsed(Exception):
-    """A data set whose file is not read: level, text and remedy."""
+    with_masks: bool  # whether masks are evaluated
+    format_only: bool  # whether predictions are only written
 
 
 def configured(
     cfg: Any, roles: Sequence[str]
 ) -> tuple[list[Use], list[Evaluation], list[Verdict]]:
-    """Return what a config reads for these roles.
+    """Return what a config reads for some of 'train', 'val' and 'test'.
 
-    Args:
-        cfg (Config or dict): The config.
-        roles (Sequence[str]): Of 'train', 'val' and 'test'.
-
-    Returns:
-        tuple: The data sets, the evaluations, and a verdict on each data set
-        whose file cannot be checked.
+    The data sets, the evaluations, and a verdict on each data set whose file
+    is not judged.
     """
     uses: list[Use] = []
     evaluations: list[Evaluation] = []
@@ -96,74 +59,83 @@ def configured(
         for config in _data_sets(loader.get('dataset')):
             try:
                 uses.append(_use(config, role, scope))
-            except _NotUsed as found:
-                level, text, remedy = found.args
-                verdict = Verdict(level, 'data set', text, remedy, (role,))
-                verdicts.append(verdict)
+            except _NotUsedError as found:
+                verdict: Verdict = found.args[0]
+                verdicts.append(verdict._replace(roles=(role,)))
         evaluations += _evaluations(cfg.get(f'{role}_evaluator'), role)
     return uses, evaluations, verdicts
 
 
+class _NotUsedError(Exception):
+    """Holds the verdict on a data set whose file is not judged."""
+
+
+def _unusable(text: str, remedy: str) -> _NotUsedError:
+    return _NotUsedError(Verdict('broken', 'data set', text, remedy))
+
+
+def inner_of(config: dict) -> list | None:
+    """Return what a wrapper such as RepeatDataset holds; None for others."""
+    inner = config.get('datasets') or config.get('dataset')
+    return [inner] if isinstance(inner, dict) else inner
+
+
 def _data_sets(config: Any) -> Iterator[dict]:
-    """Yield the data sets inside wrappers such as RepeatDataset."""
     if not isinstance(config, dict):
         return
-    inner = config.get('dataset') or config.get('datasets')
+    inner = inner_of(config)
     if inner is None:
         yield config
-    for part in inner if isinstance(inner, list | tuple) else [inner]:
+    for part in inner or ():
         yield from _data_sets(part)
 
 
 def _use(config: dict, role: str, scope: str) -> Use:
-    kind = _kind_of(config.get('type'), scope)
-    path = os.path.join(
-        config.get('data_root') or '', config.get('ann_file') or ''
-    )
+    root, prefix = config.get('data_root'), config.get('data_prefix')
+    root, prefix = root or '', prefix or {}
+    path = os.path.join(root, config.get('ann_file') or '')
     if not _is_local(path, config.get('backend_args')):
         raise _not_checked(config, 'it is not a file on a disk.')
-    if not kind.is_coco:
-        reason = unreadable(path) if path.endswith('.json') else None
-        if reason is not None:
-            raise _NotUsed('broken', reason, WHERE)
-        reason = "it does not read its file as mmdet's CocoDataset."
-        raise _not_checked(config, kind.unknown or reason)
-    classes = _classes(config, kind)
-    if classes is None:
-        raise _NotUsed(
-            'broken',
-            f'{path}: {kind.name} has no classes of its own, and the config '
-            'none for it.',
-            'Set metainfo=dict(classes=(...)).',
+    own_classes, filters = _as_coco(config, scope)
+    classes = (config.get('metainfo') or {}).get('classes') or own_classes
+    # MMEngine takes a text for a file of names, if there is one.
+    if isinstance(classes, str) and Path(classes).is_file():
+        classes = Path(classes).read_text('utf-8').splitlines()
+    if not classes or isinstance(classes, str):
+        raise _unusable(
+            f'{path}: metainfo.classes={classes!r} are no names of classes.',
+            "Set metainfo=dict(classes=('...',)), with the comma, or a file "
+            'of names.',
         )
-    prefix = config.get('data_prefix') or {}
     if 'img' not in prefix:
-        raise _NotUsed(
-            'broken',
-            f'{path}: data_prefix of {kind.name} has no img.',
+        raise _unusable(
+            f'{path}: data_prefix has no img.',
             "Set data_prefix=dict(img='...'): the folder of the images.",
         )
     pipeline = config.get('pipeline') or ()
     return Use(
         role,
         path,
-        classes,
+        tuple(classes),
         any(_options(pipeline, 'with_mask')),
-        os.path.join(config.get('data_root') or '', prefix['img']),
+        os.path.join(root, prefix['img']),
         _reader(pipeline),
+        filters,
+        {}
+        if config.get('test_mode')
+        else dict(config.get('filter_cfg') or {}),
+        config.get('indices'),
         config,
-        kind.filters,
     )
 
 
-def _not_checked(config: dict, reason: str) -> _NotUsed:
-    return _NotUsed(
-        'notable',
+def _not_checked(config: dict, reason: str) -> _NotUsedError:
+    text = (
         f'{config.get("type")} with ann_file={config.get("ann_file")!r} is '
-        f'not checked: {reason}',
-        "Look through this data set yourself: local files in COCO's format "
-        'are checked.',
+        f'not checked: {reason}'
     )
+    remedy = "Local files in COCO's format are: look through this yourself."
+    return _NotUsedError(Verdict('notable', 'data set', text, remedy))
 
 
 def _is_local(path: str, backend_args: dict | None) -> bool:
@@ -171,93 +143,43 @@ def _is_local(path: str, backend_args: dict | None) -> bool:
     return backend in ('local', 'disk') and '://' not in path
 
 
-class _Kind(NamedTuple):
-    """What is known of a data set's type."""
-
-    name: str
-    is_coco: bool = False  # whether it reads its file as CocoDataset does
-    filters: bool = False  # whether it filters as CocoDataset does
-    classes: tuple[str, ...] | None = None  # its own
-    unknown: str = ''  # why nothing is known of it
-
-
-def _kind_of(type_: Any, scope: str) -> _Kind:
-    name = type_name(type_)
+def _as_coco(config: dict, scope: str) -> tuple[Any, bool]:
+    """Return a type's own classes, and whether it filters as CocoDataset."""
+    cls: Any = config.get('type')
     try:
-        cls = _registered(type_, scope) if isinstance(type_, str) else type_
         from mmdet.datasets import CocoDataset
-    except _NotUsed:
-        raise
+        from mmengine.registry import DATASETS
+
+        if isinstance(cls, str):
+            with DATASETS.switch_scope_and_registry(scope) as registry:
+                cls = registry.get(cls)
     except Exception as error:
         # mmdet is not to be imported: broken operators, another torch.
-        if name == 'CocoDataset':
-            return _Kind(name, True, True, _coco_classes())
+        if type_name(cls) == 'CocoDataset':
+            return None, True
         text = ' '.join(str(error).split())
-        return _Kind(name, unknown=f'{type(error).__name__}: {text}')
-    classes = getattr(cls, 'METAINFO', {}).get('classes')
-    if classes is not None:
-        classes = (classes,) if isinstance(classes, str) else tuple(classes)
+        raise _not_checked(config, f'{type(error).__name__}: {text}') from None
+    if cls is None:
+        raise _unusable(
+            f'there is no data set {config["type"]!r} in the registry of '
+            f'{scope!r}.',
+            'Mend type, or import what registers it by custom_imports.',
+        )
     is_coco = isinstance(cls, type) and issubclass(cls, CocoDataset)
-    is_coco = is_coco and all(
-        getattr(cls, part) is getattr(CocoDataset, part)
-        for part in ('load_data_list', 'parse_data_info', 'COCOAPI')
-    )
-    filters = getattr(cls, 'filter_data', None) is CocoDataset.filter_data
-    return _Kind(name, is_coco, is_coco and filters, classes)
+    if not is_coco or any(
+        getattr(cls, method) is not getattr(CocoDataset, method)
+        for method in ('load_data_list', 'parse_data_info', 'COCOAPI')
+    ):
+        reason = "it does not read its file as mmdet's CocoDataset."
+        raise _not_checked(config, reason)
+    classes = cls.METAINFO.get('classes')
+    return classes, cls.filter_data is CocoDataset.filter_data
 
 
 def type_name(type_: Any) -> str:
     """Return the name of a config's ``type``, a class or a text."""
     name = getattr(type_, '__name__', None) or str(type_)
     return name.rpartition('.')[-1]
-
-
-def _registered(name: str, scope: str) -> type:
-    from mmengine.registry import DATASETS
-
-    with DATASETS.switch_scope_and_registry(scope) as registry:
-        # Without mmdet the root registry comes instead.
-        if scope == 'mmdet' and registry.scope != scope:
-            raise ImportError('mmdet cannot be imported')
-        found = registry.get(name)
-    if found is None:
-        raise _NotUsed(
-            'broken',
-            f'there is no data set {name!r} in the registry of {scope!r}.',
-            'Mend type, or import what registers it by custom_imports.',
-        )
-    return found
-
-
-def _coco_classes() -> tuple[str, ...] | None:
-    """Read CocoDataset's classes in mmdet's source, without importing it."""
-    spec = importlib.util.find_spec('mmdet')
-    if spec is None or not spec.submodule_search_locations:
-        return None
-    folder = Path(next(iter(spec.submodule_search_locations)))
-    module = ast.parse((folder / 'datasets' / 'coco.py').read_text('utf-8'))
-    for node in ast.walk(module):
-        if (
-            isinstance(node, ast.Assign)
-            and isinstance(node.targets[0], ast.Name)
-            and node.targets[0].id == 'METAINFO'
-        ):
-            return tuple(ast.literal_eval(node.value)['classes'])
-    return None
-
-
-def _classes(config: dict, kind: _Kind) -> tuple[str, ...] | str | None:
-    classes = (config.get('metainfo') or {}).get('classes')
-    if classes is None:
-        return kind.classes
-    if not isinstance(classes, str):
-        return tuple(classes)
-    if '://' in classes:
-        raise _not_checked(config, f'its classes are in {classes}.')
-    # MMEngine takes the text for a file of names, if there is one.
-    if Path(classes).is_file():
-        return tuple(Path(classes).read_text('utf-8').splitlines())
-    return classes
 
 
 def _options(node: Any, key: str) -> Iterator[Any]:
@@ -274,8 +196,7 @@ def _options(node: Any, key: str) -> Iterator[Any]:
 
 def _reader(pipeline: Sequence[dict]) -> Reader | None:
     for step in pipeline:
-        kind = step.get('type') if isinstance(step, dict) else step
-        if type_name(kind) == 'LoadImageFromFile':
+        if type_name(step.get('type')) == 'LoadImageFromFile':
             return Reader(
                 step.get('color_type', 'color'),
                 step.get('imdecode_backend', 'cv2'),
@@ -284,8 +205,8 @@ def _reader(pipeline: Sequence[dict]) -> Reader | None:
 
 
 def _evaluations(evaluator: Any, role: str) -> Iterator[Evaluation]:
-    if isinstance(evaluator, dict) and 'metrics' in evaluator:
-        evaluator = evaluator['metrics']
+    if isinstance(evaluator, dict):
+        evaluator = evaluator.get('metrics', evaluator)
     metrics = evaluator if isinstance(evaluator, list | tuple) else [evaluator]
     for metric in metrics:
         if not isinstance(metric, dict):
@@ -301,6 +222,5 @@ def _evaluations(evaluator: Any, role: str) -> Iterator[Evaluation]:
                 role,
                 path,
                 'segm' in (kinds if isinstance(kinds, list) else [kinds]),
-                metric.get('sort_categories', False),
                 metric.get('format_only', False),
             )

@@ -11,108 +11,135 @@ from __future__ import annotations
 
 import codecs
 import json
-import locale
 import mmap
-import re
-from collections.abc import Iterator
 from itertools import chain
 from operator import attrgetter
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any, Generic, TypeVar
 
 import msgspec
 import numpy as np
 
-from .fields import find_malformed
-from .segmentation import form_of, form_of_polygons
+from ..text import some
+from .segmentation import Form, form_of, form_of_json
 from .table import Table
 from .verdict import Verdict
 
-WHERE = (
+_PLACE = (
     "Set the data set's place: data_root, ann_file, or the environment "
     'variable that the config names ({{$NAME:default}} in it).'
 )
-_PORTION = 1 << 22
-_BETWEEN = re.compile(rb'}\s*,\s*{')
-_MOST_TRIES = 100
+_FORMAT = "It is not in COCO's format for detection: convert it."
+_PORTION = 1 << 10  # annotations: few enough for the cache
+_BYTES = 1 << 20
+
+_Id = TypeVar('_Id')  # whole numbers are read fastest
+_Flag = bool | int | float
+# Neither NaN nor infinite.
+_Number = Annotated[float, msgspec.Meta(ge=-1e300, le=1e300)]
 
 
-class _Image(msgspec.Struct, gc=False):
-    id: int
+class _Image(msgspec.Struct, Generic[_Id], gc=False):
+    id: _Id
     file_name: str
-    width: float
-    height: float
+    width: _Number
+    height: _Number
 
 
-class _Category(msgspec.Struct, gc=False):
-    id: int
+class _Category(msgspec.Struct, Generic[_Id], gc=False):
+    id: _Id
     name: str
 
 
-class _Annotation(msgspec.Struct, gc=False):
+class _Annotation(msgspec.Struct, Generic[_Id], gc=False):
+    id: int | float  # evaluation computes with it
+    image_id: _Id
+    category_id: _Id
+    bbox: tuple[_Number, _Number, _Number, _Number]
+    area: _Number
+    iscrowd: _Flag = -1
+    ignore: _Flag = False
+
+
+class _Typed(_Annotation[int], gc=False):
     id: int
-    image_id: int
-    category_id: int
-    bbox: tuple[float, float, float, float]
-    area: float
-    iscrowd: int = -1
-    ignore: int = 0
 
 
-class _Masked(_Annotation, gc=False):
+class _Masked(_Typed, gc=False):
     # As it stands in the file; few have to be made numbers of.
     segmentation: msgspec.Raw = msgspec.Raw(b'null')
 
 
 class _Content(msgspec.Struct, gc=False):
-    categories: list[_Category]
-    images: list[_Image] = []
+    categories: list[_Category[int]]
+    images: list[_Image[int]] = []
     # Decoded in portions: its numbers in Python are as large as the file.
-    annotations: msgspec.Raw = msgspec.Raw(b'[]')
+    annotations: list[msgspec.Raw] = []
 
 
-def unreadable(path: str | Path) -> str | None:
-    """Return why a file cannot be one of annotations, by its ends alone.
+# What mmdet and pycocotools take for granted.
+_KINDS: dict[str, Any] = dict(
+    images=_Image[int | float | str],
+    annotations=_Annotation[int | float | str],
+    categories=_Category[int | float | str],
+)
 
-    Args:
-        path (str or Path): A JSON file.
 
-    Returns:
-        str, optional: The reason; None if it may be one.
-    """
+def unreadable(path: str | Path) -> Verdict | None:
+    """Return why a file cannot be one of annotations, by its ends alone."""
     path = Path(path)
+    remedy = 'Copy or download it again.'
     if not path.is_file():
-        return f'there is no annotation file {path}.'
-    size = path.stat().st_size
-    if size == 0:
-        return f'the annotation file {path} is empty (0 bytes).'
-    with path.open('rb') as file:
-        encoding = json.detect_encoding(file.read(4))
-        if encoding != 'utf-8':
-            return (
-                f'the annotation file {path} is written in {encoding}, which '
-                'pycocotools does not read: save it as UTF-8 without a byte '
-                'order mark.'
-            )
-        file.seek(max(0, size - 64))
-        if not file.read().rstrip().endswith((b'}', b']')):
-            return (
-                f'the annotation file {path} is cut off, after {size} bytes: '
-                'copy or download it again.'
-            )
-    return None
+        text, remedy = f'there is no annotation file {path}.', _PLACE
+    elif (size := path.stat().st_size) == 0:
+        text = f'the annotation file {path} is empty (0 bytes).'
+    else:
+        with path.open('rb') as file:
+            file.seek(max(0, size - 64))
+            end = file.read().rstrip()
+        if end.endswith((b'}', b']', b'\0')):  # perhaps UTF-16
+            return None
+        text = f'the annotation file {path} is cut off, after {size} bytes.'
+    return Verdict('broken', 'annotations', text, remedy)
 
 
 def read_annotations(path: str, with_masks: bool) -> Table | list[Verdict]:
     """Return what a file holds, or why mmdet cannot use it."""
-    reason = unreadable(path)
-    if reason is not None:
-        remedy = '' if Path(path).is_file() else WHERE
-        return [Verdict('broken', 'annotations', reason, remedy)]
+    found = unreadable(path)
+    if found is not None:
+        return [found]
     try:
         return _read_typed(path, with_masks)
     except (msgspec.MsgspecError, ValueError, OverflowError):
-        pass
+        return _read_as_pycocotools(path, with_masks)
+
+
+def _read_typed(path: str, with_masks: bool) -> Table:
+    with open(path, 'rb') as file:
+        # Closed when the last view of it is gone.
+        data = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+    # Also what the decoder skips is UTF-8.
+    decoder = codecs.getincrementaldecoder('utf-8')()
+    for start in range(0, len(data), _BYTES):
+        decoder.decode(data[start : start + _BYTES])
+    decoder.decode(b'', True)
+    content = msgspec.json.decode(data, type=_Content)
+    size_of = {i.id: (i.width, i.height) for i in content.images}
+    decode = msgspec.json.Decoder(_Masked if with_masks else _Typed).decode
+    columns = [_columns([], [], np.int64)]
+    for start in range(0, len(content.annotations), _PORTION):
+        raw = content.annotations[start : start + _PORTION]
+        annotations: list[Any] = list(map(decode, raw))
+        forms = [
+            form_of_json(a.segmentation, a.image_id, size_of)
+            for a in annotations
+            if with_masks
+        ]
+        columns.append(_columns(annotations, forms, np.int64))
+    return _table(path, content.images, content.categories, columns)
+
+
+def _read_as_pycocotools(path: str, with_masks: bool) -> Table | list[Verdict]:
     try:
         with open(path) as file:
             content = json.load(file)
@@ -127,144 +154,97 @@ def read_annotations(path: str, with_masks: bool) -> Table | list[Verdict]:
                 'own: write it anew as UTF-8.',
             )
         ]
-    malformed = list(find_malformed(content, path))
-    return malformed or _table_of(content, path, with_masks)
-
-
-def _read_typed(path: str, with_masks: bool) -> Table:
-    encoding = locale.getpreferredencoding(False)
-    if codecs.lookup(encoding).name != 'utf-8':
-        raise ValueError(f'open() reads {encoding} here')
-    with open(path, 'rb') as file:
-        # Closed when the last view of it is gone.
-        data = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
-    _check_encoding(data)
-    content = msgspec.json.decode(data, type=_Content)
-    size_of = {i.id: (i.width, i.height) for i in content.images}
-    decoder: msgspec.json.Decoder = msgspec.json.Decoder(
-        list[_Masked] if with_masks else list[_Annotation]
+    if not isinstance(content, dict):
+        text = f'{path} holds a {type(content).__name__}, no object.'
+        return [Verdict('broken', 'fields', text, _FORMAT)]
+    images, annotations, categories = (
+        _entries_of(content, part, path) for part in _KINDS
     )
-    columns = [
-        _columns(part, size_of if with_masks else None)
-        for part in _portions(memoryview(content.annotations), decoder)
-    ] or [_columns([], None)]
-    sizes = [(i.width, i.height) for i in content.images]
+    faults = [
+        entry
+        for entry in chain(images, annotations, categories)
+        if isinstance(entry, Verdict)
+    ]
+    if faults:
+        return faults
+    size_of = {i.id: (i.width, i.height) for i in images}
+    forms = [
+        form_of(entry.get('segmentation'), *size_of.get(a.image_id, (0, 0)))
+        for a, entry in zip(annotations, content['annotations'], strict=True)
+        if with_masks
+    ]
+    columns = [_columns(annotations, forms, object)]
+    return _table(path, images, categories, columns)
+
+
+def _entries_of(content: dict, part: str, path: str) -> list[Any]:
+    """Return a part's entries; a verdict in the place of those at fault."""
+    # pycocotools asks for the categories alone.
+    if part not in content and part != 'categories':
+        content[part] = []
+    if not isinstance(content.get(part), list):
+        text = f'{path} has no list {part!r}.'
+        return [Verdict('broken', 'fields', text, _FORMAT)]
+    kind, found = _KINDS[part], []
+    reasons: dict[str, list[str]] = {}
+    for i, entry in enumerate(content[part]):
+        try:
+            found.append(msgspec.convert(entry, kind))
+        except msgspec.ValidationError as error:
+            known = isinstance(entry, dict) and 'id' in entry
+            name = f'id {entry["id"]}' if known else f'entry {i}'
+            reasons.setdefault(str(error), []).append(name)
+    needed = ', '.join(kind.__origin__.__struct_fields__)
+    return found + [
+        Verdict(
+            'broken',
+            'fields',
+            f'{path}: {len(names)} of {part} cannot be used: {reason}: '
+            f'{some(names, 5)}.',
+            f'Mend them; mmdet and pycocotools know {needed} (bbox is '
+            '[x, y, width, height]), and finite numbers.',
+        )
+        for reason, names in reasons.items()
+    ]
+
+
+def _columns(
+    annotations: list, forms: list[Form], id_type: type
+) -> tuple[np.ndarray, ...]:
+    """Return the columns of some annotations, as in :class:`Table`."""
+    boxes = chain.from_iterable(map(attrgetter('bbox'), annotations))
+    return (
+        _column(annotations, 'id', id_type),
+        _column(annotations, 'image_id', id_type),
+        _column(annotations, 'category_id', id_type),
+        np.fromiter(boxes, float, 4 * len(annotations)).reshape(-1, 4),
+        _column(annotations, 'area', float),
+        _column(annotations, 'iscrowd', float),
+        _column(annotations, 'ignore', bool),
+        np.array(forms, np.int8),
+    )
+
+
+def _table(
+    path: str,
+    images: list,
+    categories: list,
+    columns: list[tuple[np.ndarray, ...]],
+) -> Table:
+    """Join the columns of all annotations, in portions."""
+    id_type = columns[0][0].dtype.type
+    sizes = [(i.width, i.height) for i in images]
     return Table(
         path,
-        _column(content.images, 'id', np.int64),
-        [i.file_name for i in content.images],
+        _column(images, 'id', id_type),
+        [i.file_name for i in images],
         np.array(sizes, float).reshape(-1, 2),
-        _column(content.categories, 'id', np.int64),
-        [c.name for c in content.categories],
+        _column(categories, 'id', id_type),
+        [c.name for c in categories],
         *map(np.concatenate, zip(*columns, strict=True)),
     )
-
-
-def _check_encoding(data: mmap.mmap) -> None:
-    """Look for what is not UTF-8 also in what the decoder skips."""
-    starts = range(0, len(data), _PORTION)
-    if all(data[start : start + _PORTION].isascii() for start in starts):
-        return
-    decode = codecs.getincrementaldecoder('utf-8')().decode
-    for start in starts:
-        decode(data[start : start + _PORTION])
-    decode(b'', True)
-
-
-def _portions(
-    array: memoryview, decoder: msgspec.json.Decoder
-) -> Iterator[list[_Annotation]]:
-    """Decode an array of objects some megabytes at a time.
-
-    Where it is cut is no object's end if that cut leaves no sound JSON.
-    """
-    if bytes(array[:1]) != b'[':
-        raise ValueError('no list')
-    start, stop = 1, len(array) - 1
-    while start < stop:
-        end, tries = min(start + _PORTION, stop), 0
-        while True:
-            cut = _BETWEEN.search(array, end) if end < stop else None
-            end = stop if cut is None else cut.start() + 1
-            try:
-                part = decoder.decode(b''.join((b'[', array[start:end], b']')))
-            except msgspec.ValidationError:
-                raise
-            except msgspec.DecodeError:
-                tries += 1
-                if end == stop or tries == _MOST_TRIES:
-                    raise
-            else:
-                break
-        yield part
-        start = stop if cut is None else cut.end() - 1
 
 
 def _column(entries: list, name: str, dtype: type) -> np.ndarray:
     # Whole numbers beyond 64 bits overflow here, and are read slowly.
     return np.fromiter(map(attrgetter(name), entries), dtype, len(entries))
-
-
-def _columns(
-    part: list[_Annotation], size_of: dict[int, tuple] | None
-) -> tuple[np.ndarray, ...]:
-    """Return the columns of some annotations, as in :class:`Table`."""
-    boxes = chain.from_iterable(map(attrgetter('bbox'), part))
-    return (
-        _column(part, 'id', np.int64),
-        _column(part, 'image_id', np.int64),
-        _column(part, 'category_id', np.int64),
-        np.fromiter(boxes, float, 4 * len(part)).reshape(-1, 4),
-        _column(part, 'area', float),
-        _column(part, 'iscrowd', np.int64),
-        _column(part, 'ignore', np.int64) != 0,
-        np.array(
-            [_form(a, size_of) for a in part if size_of is not None], np.int8
-        ),
-    )
-
-
-def _form(annotation: Any, size_of: dict[int, tuple]) -> int:
-    form = form_of_polygons(bytes(annotation.segmentation))
-    if form is None:
-        size = size_of.get(annotation.image_id, (0, 0))
-        form = form_of(msgspec.json.decode(annotation.segmentation), *size)
-    return form
-
-
-def _table_of(content: dict, path: str, with_masks: bool) -> Table:
-    """Return the content of a file in which nothing is malformed."""
-    images = content.get('images', [])
-    annotations = content.get('annotations', [])
-    categories = content['categories']
-    sizes = [(i['width'], i['height']) for i in images]
-    size_of = {i['id']: size for i, size in zip(images, sizes, strict=True)}
-    forms = [
-        form_of(a.get('segmentation'), *size_of.get(a['image_id'], (0, 0)))
-        for a in annotations
-        if with_masks
-    ]
-    crowds = [a.get('iscrowd') for a in annotations]
-    return Table(
-        path,
-        _ids(images),
-        [i['file_name'] for i in images],
-        np.array(sizes, float).reshape(-1, 2),
-        _ids(categories),
-        [c['name'] for c in categories],
-        _ids(annotations),
-        _ids(annotations, 'image_id'),
-        _ids(annotations, 'category_id'),
-        np.array([a['bbox'] for a in annotations], float).reshape(-1, 4),
-        np.array([a['area'] for a in annotations], float),
-        np.array([-1 if c is None else bool(c) for c in crowds], int),
-        np.array([bool(a.get('ignore')) for a in annotations], bool),
-        np.array(forms, int),
-    )
-
-
-def _ids(entries: list[dict], name: str = 'id') -> np.ndarray:
-    """Return ids of any kind, each as it is."""
-    found = np.empty(len(entries), object)
-    found[:] = [entry[name] for entry in entries]
-    return found

@@ -3,11 +3,9 @@
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Hashable, Iterable
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
+from itertools import repeat
 
 import numpy as np
 
@@ -26,7 +24,7 @@ class Table:
     file_names: list[str]
     sizes: np.ndarray  # width and height of the images, (n, 2)
     category_ids: np.ndarray
-    category_names: list[Any]
+    category_names: list[str]
     # Of the annotations:
     ids: np.ndarray
     image_of: np.ndarray  # image_id
@@ -49,33 +47,16 @@ class Table:
 
     def name_annotations(self, chosen: np.ndarray) -> str:
         """Return the ids of annotations, with those of their images."""
-        files = dict(
-            zip(self.image_ids.tolist(), self.file_names, strict=True)
-        )
+        return some(map(self._name_annotation, chosen), 5)
 
-        def name(place: int) -> str:
-            image = self.image_of[place]
-            file = f', {files[image]}' if image in files else ''
-            return f'id {self.ids[place]} (image {image}{file})'
-
-        return some(map(name, chosen), 5)
-
-    def name_images(self, chosen: np.ndarray) -> str:
-        """Return the ids of images, with their files."""
-        return some(
-            (f'id {self.image_ids[i]} ({self.file_names[i]})' for i in chosen),
-            5,
-        )
+    def _name_annotation(self, place: int) -> str:
+        image = self.image_places[place]
+        file = f', {self.file_names[image]}' if image >= 0 else ''
+        return f'id {self.ids[place]} (image {self.image_of[place]}{file})'
 
 
 def _places(known: np.ndarray, wanted: np.ndarray) -> np.ndarray:
     # Of entries with one id the last counts, as in pycocotools.
     place = {key: i for i, key in enumerate(known.tolist())}.get
-    return np.fromiter(
-        (place(key, -1) for key in wanted.tolist()), np.int64, len(wanted)
-    )
-
-
-def repeated(values: Iterable[Hashable]) -> list[Hashable]:
-    """Return what occurs more than once."""
-    return [value for value, n in Counter(values).items() if n > 1]
+    places = map(place, wanted.tolist(), repeat(-1))
+    return np.fromiter(places, np.int64, len(wanted))

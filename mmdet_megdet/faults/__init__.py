@@ -33,7 +33,7 @@ from .data import (
 from .loss import FiniteLossHook
 from .memory import OutOfMemoryHook
 from .preemption import PreemptionHook
-from .rank_watch import RankWatch, RankWatchHook, is_collective_error
+from .rank_watch import RankWatchHook
 from .readable_checkpoint import ReadableCheckpointHook
 from .restart import (
     RestartHook,
@@ -47,6 +47,7 @@ from .restart import (
 from .resume import ResumeReportHook
 from .same_run import SameRunHook, check_same_run, settings, versions
 from .setup import SetupCheckHook, check_setup
+from .watch import RankWatch, is_collective_error
 
 __all__ = [
     'AtomicCheckpointHook',

@@ -1,9 +1,7 @@
 # Copyright (c) mmdet_megdet contributors. All rights reserved.
 """Images and annotations are not what training takes them for.
 
-An image that cannot be loaded, or has another size than its annotations say,
-is an error that names it; annotation files are judged before training, by
-rank 0 for all: :class:`DataCheckHook`.
+Either is an error that names it: :class:`DataCheckHook`.
 """
 
 from __future__ import annotations
@@ -25,16 +23,17 @@ from mmengine.hooks import Hook
 from mmengine.logging import print_log
 from mmengine.registry import HOOKS
 from mmengine.runner import Runner
-from PIL import ImageFile, JpegImagePlugin, PngImagePlugin
+from PIL import JpegImagePlugin, PngImagePlugin
 
 from ..annotations import Verdict, configured, judge, unreadable
 from ..errors import ConfigError, DataError
 from ..ranks import all_raise
 from ..runtime import find_hook, hold_workers
-from ..upstream.mmengine_names import built_loop, chosen_indices
+from ..upstream.mmengine_names import built_loop
 from .setup import check_setup
 
 Mode = Literal['raise', 'warn', 'off']
+_KINDS: tuple[Literal['train', 'val', 'test'], ...] = ('train', 'val', 'test')
 
 # How files of these formats begin and end, and what decodes them strictly.
 # (Image.open refuses large images, which OpenCV decodes.)
@@ -46,9 +45,8 @@ _REMEDY = (
     ' Mend it, or remove it from the annotation file. tools/doctor.py CONFIG '
     '--decode finds all such images.'
 )
-# What was said of files in this process, by the files and their use: what a
-# tool has found, DataCheckHook need not look for again.
-_said: dict[tuple, list[Verdict]] = {}
+# What a tool has found in this process, DataCheckHook need not look for again.
+_said: dict[str, list[Verdict]] = {}
 
 
 @HOOKS.register_module()
@@ -61,22 +59,14 @@ class DataCheckHook(Hook):
       another size than the annotation file says (its boxes would lie wrong),
       or fails in the pipeline for whatever other reason raises
       :class:`~mmdet_megdet.errors.DataError` with its id and its path, on
-      the rank that loads it. Of JPEG and PNG on a disk the last bytes are
-      read for it.
-    - Before training rank 0 judges the annotation files of training and
-      validation, evaluators' included, by
-      :func:`~mmdet_megdet.annotations.judge`. All ranks raise the same
-      DataError, with the file and the ids, for what mmdet or pycocotools
-      would stumble over, now or after an epoch, and for what they would take
-      for something else without a word: labels that mean another category
-      there, annotations of categories that ``metainfo.classes`` lacks, boxes
-      outside the image. What is only left out or clipped is told as a
-      warning.
+      the rank that loads it.
+    - Before training rank 0 judges the annotation files of the config, for
+      training and validation, by :func:`~mmdet_megdet.annotations.judge`. All
+      ranks raise the same DataError, with the file and the ids, for what
+      mmdet or pycocotools would stumble over or take for something else. What
+      is only left out or clipped is told as a warning.
 
-    ``tools/train.py`` judges by the same function before it builds anything,
-    and ``tools/doctor.py`` ahead of all, with the images too. Under another
-    program mmdet has built the data sets before any hook runs, and raises by
-    itself what it cannot read.
+    ``tools/train.py`` judges by the same function before it builds anything.
 
     Args:
         annotations (str): 'raise'; 'warn', which lets pass what would train
@@ -103,10 +93,14 @@ class DataCheckHook(Hook):
         """Judge the annotation files, if this is a training; a collective."""
         check_setup(runner)
         hold_workers(runner)
+        for kind in _KINDS:
+            loop = built_loop(runner, kind)
+            if loop is not None:
+                check_loading(loop.dataloader.dataset)
         if self.annotations == 'off' or built_loop(runner, 'train') is None:
             return
         for verdict in check_annotation_files(
-            _as_built(runner), mode=self.annotations
+            runner.cfg, mode=self.annotations
         ):
             print_log(
                 f'DataCheckHook: {verdict.text} {verdict.remedy}',
@@ -115,27 +109,12 @@ class DataCheckHook(Hook):
             )
 
     def before_train_epoch(self, runner: Runner) -> None:
-        """Check what is loaded from now on."""
+        """Check what another hook may have changed, too."""
         check_loading(runner.train_dataloader.dataset)
-
-    def before_train(self, runner: Runner) -> None:
-        """Check what is loaded, where training has no epochs."""
-        check_loading(runner.train_dataloader.dataset)
-
-    def before_val(self, runner: Runner) -> None:
-        """Check what validation loads."""
-        check_loading(runner.val_dataloader.dataset)
-
-    def before_test(self, runner: Runner) -> None:
-        """Check what testing loads."""
-        check_loading(runner.test_dataloader.dataset)
 
 
 def check_loading(dataset: Any) -> None:
-    """Make a data set, or those in a wrapper, load by CheckedPipeline.
-
-    To be called before workers start; twice does no harm.
-    """
+    """Make a data set, or those in a wrapper, load by CheckedPipeline."""
     for one in innermost(dataset):
         pipeline = getattr(one, 'pipeline', None)
         if type(pipeline) is Compose:
@@ -155,33 +134,19 @@ def innermost(dataset: Any) -> Iterator[Any]:
 
 
 class CheckedPipeline(Compose):
-    """A pipeline whose errors say which image they come from.
-
-    Args:
-        pipeline (Compose): The pipeline; the same transforms are used.
-    """
+    """A pipeline whose errors say which image they come from."""
 
     def __init__(self, pipeline: Compose) -> None:
         self.transforms = pipeline.transforms
 
     def __call__(self, data: dict) -> dict | None:
-        """Load and transform; see :class:`Compose`.
-
-        Raises:
-            DataError: If that fails, the image's file is cut off, or the
-                image has another size than the annotation file says.
-        """
+        """Load and transform, or raise DataError."""
         path, number = data.get('img_path'), data.get('img_id')
         try:
             if isinstance(path, str | Path) and is_cut_off(path):
                 size = Path(path).stat().st_size
                 raise EOFError(f'the file is cut off, after {size} bytes')
             return self._transform(data)
-        except FileNotFoundError as error:
-            raise DataError(
-                f'image {number}: there is no file {error.filename or path}'
-                f'.{_REMEDY}'
-            ) from error
         except Exception as error:
             raise DataError(
                 f'image {number} ({path}): {type(error).__name__}: {error}'
@@ -212,25 +177,19 @@ class CheckedPipeline(Compose):
 def other_size(
     actual: tuple[int, int], said: tuple[float, float]
 ) -> str | None:
-    """Return how an image's width and height differ from its annotation's.
-
-    None where they are the same.
-    """
-    if tuple(actual) == tuple(said):
+    """Return how an image's width and height differ from the file's, if so."""
+    if actual == said:
         return None
     text = f'{actual[0]}x{actual[1]}, not {said[0]:g}x{said[1]:g}'
-    if tuple(actual[::-1]) == tuple(said):
-        text += ' (an EXIF orientation turns it, or the file has width and '
-        text += 'height exchanged)'
-    return text
+    turned = ' (an EXIF orientation turns it, or the file exchanges them)'
+    return text + turned * (actual[::-1] == said)
 
 
 def is_cut_off(path: str | Path) -> bool:
-    """Return whether a JPEG or PNG file cannot be decoded to its end.
+    """Return whether a JPEG or PNG file on a disk ends too early.
 
-    Two short reads, if the file ends as the format says; only otherwise is
-    it decoded. (Some have more behind their end.) False for other formats,
-    and for what is no local file.
+    It is decoded only if it does not end as the format says: some have more
+    behind their end.
     """
     path = Path(path)
     if not path.is_file():
@@ -241,17 +200,12 @@ def is_cut_off(path: str | Path) -> bool:
         last = file.read()
     for begin, end, kind in _FORMATS:
         if first.startswith(begin) and not last.endswith(end):
-            return not _decodes(path, kind)
+            try:
+                with kind(path) as image:
+                    image.load()
+            except Exception:
+                return True
     return False
-
-
-def _decodes(path: Path, kind: type[ImageFile.ImageFile]) -> bool:
-    try:
-        with kind(path) as image:
-            image.load()
-    except Exception:
-        return False
-    return True
 
 
 def check_annotation_files(
@@ -261,21 +215,19 @@ def check_annotation_files(
 ) -> list[Verdict]:
     """Judge the annotation files of a run; a collective.
 
-    Every rank looks whether the files are there; rank 0 reads them.
+    Every rank looks whether files are there; rank 0 reads them.
 
     Args:
         cfg (Config): This rank's config; the process group must exist.
         roles (Sequence[str]): For which of 'train', 'val' and 'test'.
-        mode (str, optional): DataCheckHook's ``annotations``. Defaults to
-            that of the config's hook.
+        mode (str, optional): By default that of the config's DataCheckHook.
 
     Returns:
         list[Verdict]: What is to be told without stopping, the same on every
         rank.
 
     Raises:
-        DataError: On every rank, if a file cannot be used, or would not be
-            used as is meant.
+        DataError: On every rank, if a file is not used as is meant.
     """
     mode = mode or mode_of(cfg)
     with all_raise():
@@ -285,22 +237,20 @@ def check_annotation_files(
     told: list[Any] = [None]
     with all_raise():
         if is_main_process():
-            verdicts = _judge_once(cfg, roles)
-            refused = [v for v in verdicts if is_refused(v, mode)]
+            told = [_judge_once(cfg, roles)]
+            refused = [v for v in told[0] if is_refused(v, mode)]
             if refused:
-                raise DataError(refusal(refused))
-            told = [[v for v in verdicts if v.level != 'sound']]
+                raise DataError(_refusal(refused))
     broadcast_object_list(told)
-    return told[0]
+    return [verdict for verdict in told[0] if verdict.level != 'sound']
 
 
 def _check_files(cfg: Config | dict, roles: Sequence[str]) -> None:
     """Refuse what a rank sees without reading a file."""
     uses, evaluations, verdicts = configured(cfg, roles)
+    verdicts += filter(None, map(unreadable, _paths(uses, evaluations)))
     faults = [f'{v.text} {v.remedy}' for v in verdicts if v.level == 'broken']
-    faults += filter(None, map(unreadable, _paths(uses, evaluations)))
     if faults:
-        # Files may be missing on one machine alone.
         here = f'rank {get_rank()}: ' if get_world_size() > 1 else ''
         raise DataError(here + ' '.join(faults))
 
@@ -310,27 +260,15 @@ def _paths(*parts: Sequence[Any]) -> list[str]:
 
 
 def _judge_once(cfg: Config | dict, roles: Sequence[str]) -> list[Verdict]:
-    key = _files_and_uses(cfg, roles)
+    uses, evaluations, _ = configured(cfg, roles)
+    states = [Path(path).stat() for path in _paths(uses, evaluations)]
+    settings = [use._replace(config={}) for use in uses]
+    times = [(state.st_mtime_ns, state.st_size) for state in states]
+    # All that a judgement depends on.
+    key = repr((tuple(roles), settings, evaluations, times))
     if key not in _said:
         _said[key] = judge(cfg, roles).verdicts
     return _said[key]
-
-
-def _files_and_uses(cfg: Config | dict, roles: Sequence[str]) -> tuple:
-    """Return what a judgement depends on."""
-    uses, evaluations, _ = configured(cfg, roles)
-    parts: list[tuple] = [tuple(evaluation) for evaluation in evaluations]
-    for use in uses:
-        settings = [use.config.get(k) for k in ('filter_cfg', 'indices')]
-        settings.append(bool(use.config.get('test_mode')))
-        parts.append(
-            (use.role, use.path, use.classes, use.with_masks, repr(settings))
-        )
-    states = []
-    for path in _paths(uses, evaluations):
-        state = Path(path).stat()
-        states.append((path, state.st_mtime_ns, state.st_size))
-    return tuple(roles), tuple(parts), tuple(states)
 
 
 def data_check_of(cfg: Config | dict) -> dict | None:
@@ -350,8 +288,7 @@ def is_refused(verdict: Verdict, mode: Mode) -> bool:
     )
 
 
-def refusal(verdicts: Sequence[Verdict]) -> str:
-    """Return the message for what stops a run."""
+def _refusal(verdicts: Sequence[Verdict]) -> str:
     text = ' '.join(f'{v.text} {v.remedy}'.strip() for v in verdicts)
     if any(verdict.level == 'broken' for verdict in verdicts):
         return text
@@ -359,42 +296,4 @@ def refusal(verdicts: Sequence[Verdict]) -> str:
         f'{text} Or say that it is on purpose: '
         "default_hooks.data_check=dict(type='DataCheckHook', "
         "annotations='warn')."
-    )
-
-
-def _as_built(runner: Runner) -> dict[str, Any]:
-    """Return a config of the data sets that a Runner has built.
-
-    The Runner may not have been built from a config.
-    """
-    cfg: dict[str, Any] = dict(default_scope=runner.default_scope.scope_name)
-    for role in ('train', 'val'):
-        loop = built_loop(runner, role)
-        if loop is not None:
-            datasets = innermost(loop.dataloader.dataset)
-            cfg[f'{role}_dataloader'] = dict(
-                dataset=dict(datasets=[*map(_as_config, datasets)])
-            )
-            cfg[f'{role}_evaluator'] = runner.cfg.get(f'{role}_evaluator')
-    return cfg
-
-
-def _as_config(dataset: Any) -> dict:
-    """Return a built data set's part of a config."""
-    transforms = getattr(getattr(dataset, 'pipeline', None), 'transforms', ())
-    options = ('with_mask', 'color_type', 'imdecode_backend')
-    return dict(
-        type=type(dataset),
-        ann_file=getattr(dataset, 'ann_file', None),
-        metainfo=dict(classes=getattr(dataset, 'metainfo', {}).get('classes')),
-        data_prefix=dict(getattr(dataset, 'data_prefix', {})),
-        backend_args=getattr(dataset, 'backend_args', None),
-        filter_cfg=getattr(dataset, 'filter_cfg', None),
-        indices=chosen_indices(dataset),
-        test_mode=getattr(dataset, 'test_mode', False),
-        pipeline=[
-            {'type': type(step).__name__}
-            | {o: getattr(step, o) for o in options if hasattr(step, o)}
-            for step in transforms
-        ],
     )

@@ -14,7 +14,7 @@ from typing import Any, Literal
 import torch
 import torch.distributed as dist
 from mmengine.dist import all_gather_object
-from mmengine.hooks import EMAHook, Hook
+from mmengine.hooks import Hook
 from mmengine.logging import print_log
 from mmengine.registry import HOOKS
 from mmengine.runner import Runner
@@ -35,10 +35,6 @@ _LARGEST = torch.finfo(torch.float32).max
 class FiniteLossHook(Hook):
     """On a NaN or infinite loss, stop all ranks; or skip the update on all.
 
-    (mmdet's CheckInvalidLossHook looks every 50 iterations, after the update
-    that has spoilt the weights, and each rank at its own loss alone: one of
-    them ends, and the others wait for it.)
-
     Contract:
 
     - Every loss of every rank is looked at in every micro-step, between
@@ -50,18 +46,12 @@ class FiniteLossHook(Hook):
       :class:`~mmdet_megdet.errors.NonFiniteLossError`.
     - ``on_failure='skip'``: all of them leave out the whole update, which
       needs ``UpdateTrainLoop``. Weights, the optimizer's state, GradScaler's
-      scale, the model's buffers (BatchNorm's running statistics) and the EMA
-      copy of an ``EMAHook`` stay as they were before it. It counts, for all
-      schedulers alike.
-    - Skipped updates are counted over the whole training, resumed parts
-      included, shown in the log as ``skipped_updates``, and limited.
+      scale and norm layers' running statistics stay as they were. It counts,
+      for all schedulers and for an EMA alike. Skipped updates are counted over
+      the whole training, resumed parts included, and limited.
 
-    Gradients are not looked at: those that overflow in mixed precision are
-    GradScaler's business, as before.
-
-    Cost: the host waits for the forward's end in each micro-step, and an
-    all-reduce of 4 bytes on the default group; with ``on_failure='skip'`` a
-    copy of the buffers too.
+    Gradients that overflow in mixed precision are GradScaler's business, as
+    before. docs/faults.md says what the hook costs.
 
     Args:
         on_failure (str): 'raise' or 'skip'. Defaults to 'raise'.
@@ -87,11 +77,6 @@ class FiniteLossHook(Hook):
                 f"FiniteLossHook: on_failure={on_failure!r} is neither 'raise'"
                 " nor 'skip'."
             )
-        if type(max_skips) is not int or max_skips < 1:
-            raise ConfigError(
-                f'FiniteLossHook: max_skips={max_skips!r} is not a positive '
-                'number of updates.'
-            )
         self.on_failure = on_failure
         self.max_skips = max_skips
         self._handle: RemovableHandle | None = None
@@ -115,21 +100,14 @@ class FiniteLossHook(Hook):
     def before_train_iter(
         self, runner: Runner, batch_idx: int, data_batch: Any = None
     ) -> None:
-        """Keep what may have to be named, or put back."""
+        """Keep what may have to be named."""
         self._batch_idx, self._step, self._batch = batch_idx, 0, data_batch
-        self._restore_ema()
-        if self.on_failure == 'skip':
-            self._buffers = [b.clone() for b in runner.model.buffers()]
 
     def before_micro_step(
         self, runner: Runner, index: int, data_batch: Any
     ) -> None:
         """Keep what may have to be named."""
         self._step, self._batch = index, data_batch
-
-    def after_train_iter(self, runner: Runner, *_: Any, **__: Any) -> None:
-        """Let go of the batch."""
-        self._batch = None
 
     def after_train(self, runner: Runner) -> None:
         """End."""
@@ -143,7 +121,6 @@ class FiniteLossHook(Hook):
         if self._handle is not None:
             self._handle.remove()
             self._handle = None
-            self._restore_ema()
 
     def _check(self, model: nn.Module, _: Any, output: Any) -> None:
         """Look between forward and backward; a collective."""
@@ -190,11 +167,6 @@ class FiniteLossHook(Hook):
             )
         hub.update_info(_SKIPPED, skipped)
         hub.update_scalar(f'train/{_SKIPPED}', skipped, resumed=False)
-        buffers = self._runner.model.buffers()
-        for buffer, before in zip(buffers, self._buffers, strict=True):
-            buffer.copy_(before)
-        for ema_model in self._ema_models():
-            vars(ema_model)['update_parameters'] = _leave_out
         print_log(
             f'{text} The update is skipped, number {skipped} of at most '
             f'{self.max_skips}.',
@@ -202,21 +174,6 @@ class FiniteLossHook(Hook):
             level=logging.WARNING,
         )
         raise SkipUpdate
-
-    def _ema_models(self) -> list[nn.Module]:
-        return [
-            hook.ema_model
-            for hook in self._runner.hooks
-            if isinstance(hook, EMAHook)
-        ]
-
-    def _restore_ema(self) -> None:
-        for ema_model in self._ema_models():
-            vars(ema_model).pop('update_parameters', None)
-
-
-def _leave_out(model: nn.Module) -> None:
-    """In the place of an averaged model's ``update_parameters``."""
 
 
 def named_losses(output: Any) -> dict[str, Tensor]:

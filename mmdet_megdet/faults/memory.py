@@ -14,7 +14,7 @@ from mmengine.hooks import Hook
 from mmengine.registry import HOOKS
 from mmengine.runner import Runner
 
-from ..recipe import BatchPlan, format_table, plan_rows, plan_with_fewer_images
+from ..recipe import format_table, plan_rows, plan_with_fewer_images
 from ..sync_bn import bn_sizes
 
 # Of errors that are no OutOfMemoryError: the CPU's allocator, cuDNN, cuBLAS.
@@ -32,9 +32,7 @@ class OutOfMemoryHook(Hook):
     Contract: an error in training which says that memory ran out, of a GPU
     or of the machine, also gives the plan with fewer images per GPU and the
     same total batch, with the options for it, on the rank where it happened.
-
-    It needs ``train_cfg.type='UpdateTrainLoop'``, which tells hooks of
-    errors.
+    (This needs ``train_cfg.type='UpdateTrainLoop'``.)
 
     Examples:
         >>> default_hooks = dict(out_of_memory=dict(type='OutOfMemoryHook'))
@@ -58,7 +56,10 @@ def is_out_of_memory(error: BaseException) -> bool:
 def advice(runner: Runner) -> str:
     """Return what to run instead, in words and as a table."""
     sizes = bn_sizes(runner.model)
-    plan = _plan(runner, sizes)
+    known = [size for size in sizes if size is not None]
+    # Of several the largest, which is the hardest to keep; None is all ranks.
+    size = max(known) if known and len(known) == len(sizes) else None
+    plan = replace(runner.train_loop.plan, bn_size=size)
     began = (
         f'Memory ran out with {plan.images_per_gpu} image(s) per GPU on rank '
         f'{runner.rank}.'
@@ -69,17 +70,11 @@ def advice(runner: Runner) -> str:
     options = f'--images-per-gpu {smaller.images_per_gpu}'
     if smaller.bn_size != plan.bn_size:
         options += ' --bn-size none'
-    rows = [plan_rows(plan), plan_rows(smaller)]
-    if not sizes:
-        rows = [
-            {k: v for k, v in row.items() if not k.startswith('BN')}
-            for row in rows
-        ]
+    table = format_table([plan_rows(plan), plan_rows(smaller)])
     text = (
         f'{began} With {smaller.images_per_gpu} the batch of '
         f'{plan.total_batch_size} images stays as it is, and so does the '
-        f'learning rate: tools/train.py CONFIG {options}\n'
-        f'{format_table(rows)}'
+        f'learning rate: tools/train.py CONFIG {options}\n{table}'
     )
     if sizes and smaller.images_per_bn_group != plan.images_per_bn_group:
         text += (
@@ -88,10 +83,3 @@ def advice(runner: Runner) -> str:
             f'{plan.images_per_bn_group}. To keep them: {_OTHERWISE}'
         )
     return text
-
-
-def _plan(runner: Runner, sizes: list[int | None]) -> BatchPlan:
-    # Of several the largest, which is the hardest to keep.
-    known = [size for size in sizes if size is not None]
-    size = max(known) if known and len(known) == len(sizes) else None
-    return replace(runner.train_loop.plan, bn_size=size)

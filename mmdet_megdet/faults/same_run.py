@@ -52,14 +52,11 @@ class SameRunHook(Hook):
     """Refuse ranks that were started with other versions or configs.
 
     Contract: before training, validation or testing begins, all ranks compare
-    Python, torch, torchvision, mmcv, mmengine, mmdet, numpy, CUDA and NCCL by
-    version, this package by its source, and the config by its settings. If
-    they differ every rank raises, and names what differs and on which ranks.
-    Settings that say where something lies (data, work folder, the checkpoint
-    to continue from) may differ.
-
-    It compares when model and data are built. ``tools/train.py`` and
-    ``tools/test.py`` compare ahead of that too.
+    versions, this package's source and the config's settings. If they differ
+    every rank raises, and names what differs and on which ranks. Settings that
+    say where something lies (data, work folder, the checkpoint to continue
+    from) may differ. ``tools/train.py`` and ``tools/test.py`` compare ahead of
+    the model too.
 
     Raises:
         ConfigError: On every rank, if they differ.
@@ -77,18 +74,11 @@ class SameRunHook(Hook):
 
 
 def check_same_run(cfg: Config) -> None:
-    """Refuse ranks that differ in versions or config; a collective.
+    """Refuse ranks as :class:`SameRunHook` does; a collective.
 
     Ranks exchange a digest first, and what they have only where that
     differs. A process group that is not there yet is made, as the Runner
     would make it.
-
-    Args:
-        cfg (Config): This rank's config.
-
-    Raises:
-        ConfigError: On every rank, with the names of what differs and the
-            ranks on which it does.
     """
     if cfg.get('launcher', 'none') != 'none' and not dist.is_initialized():
         env_cfg = cfg.get('env_cfg', {})
@@ -139,14 +129,9 @@ def source_digest() -> str:
 
 
 def settings(node: Any, prefix: str = '') -> dict[str, str]:
-    """Return a config as one text for each setting, without :data:`PLACES`.
+    """Return a config's values as texts, without :data:`PLACES`.
 
-    Args:
-        node (Any): A config's dict, or a part of it.
-        prefix (str): Name of the part. Defaults to '': it is all.
-
-    Returns:
-        dict[str, str]: Values by names such as ``model.backbone.depth``.
+    By names such as ``model.backbone.depth``; ``prefix`` is a part's name.
     """
     parts: Iterable[tuple[Any, Any]]
     if isinstance(node, Mapping) and node:

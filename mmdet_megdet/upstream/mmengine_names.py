@@ -201,10 +201,3 @@ def runner_without_model(
     return runner
 
 
-def chosen_indices(dataset: Any) -> Any:
-    """Return the ``indices`` with which a BaseDataset was built.
-
-    Without them the annotations of images that are left out would be judged
-    too.
-    """
-    return getattr(dataset, '_indices', None)

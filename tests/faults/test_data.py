@@ -10,10 +10,9 @@ from mmengine.dataset import BaseDataset, Compose
 from mmengine.dataset.dataset_wrapper import RepeatDataset
 from torch.utils.data import ConcatDataset, DataLoader
 
-from mmdet_megdet.errors import ConfigError, DataError
+from mmdet_megdet.errors import DataError
 from mmdet_megdet.faults import (
     CheckedPipeline,
-    DataCheckHook,
     check_annotation_files,
     is_cut_off,
 )
@@ -67,21 +66,6 @@ def test_cut_off(files, end):
     assert not is_cut_off(path)
 
 
-def test_opencv_does_not_tell(files):
-    """Why it is looked for here."""
-    path = files['jpg']
-    whole = path.read_bytes()
-    path.write_bytes(whole[: len(whole) // 2])
-    assert cv2.imread(str(path)).shape == (40, 60, 3)
-
-
-def test_nothing_is_said_of_other_files(files, tmp_path):
-    empty = tmp_path / 'empty.jpg'
-    empty.touch()  # OpenCV refuses it
-    for path in (files['bmp'], 's3://bucket/image.jpg', empty):
-        assert not is_cut_off(path)
-
-
 def test_errors_name_the_image_also_from_a_worker(files):
     path = files['jpg']
     path.write_bytes(path.read_bytes()[:500])
@@ -100,25 +84,18 @@ def test_errors_name_the_image_also_from_a_worker(files):
     assert 'Caught DataError in DataLoader worker process' in str(caught.value)
 
 
-@pytest.mark.parametrize(
-    ('error', 'text'),
-    [
-        (
-            FileNotFoundError(2, 'No such file', '/data/a.jpg'),
-            'image 7: there is no file /data/a.jpg.',
-        ),
-        (KeyError('bbox'), "image 7 (a.jpg): KeyError: 'bbox'."),
-    ],
-)
-def test_any_error_of_the_pipeline(error, text):
+def test_any_error_of_the_pipeline():
+    error = KeyError('bbox')
+
     def fail(_):
         raise error
 
     dataset = Images('a.jpg', pipeline=[fail])
     check_loading(dataset)
-    with pytest.raises(DataError) as caught:
+    with pytest.raises(
+        DataError, match=r"image 7 \(a.jpg\): KeyError: 'bbox'"
+    ) as caught:
         dataset[0]
-    assert str(caught.value).startswith(text)
     assert caught.value.__cause__ is error
 
 
@@ -183,16 +160,12 @@ def forbid_reading(monkeypatch):
     )
 
 
-def test_raises_by_default(config, content):
-    add_category(content)
-    with pytest.raises(DataError, match="'cone', which the config has not"):
-        train_on_images(config())
-
-
 def test_left_out_on_purpose(config, content, path, tmp_path):
-    """The box that reaches over the edge is told, and so is the category."""
+    """The category is told, with a box that reaches over the edge."""
     add_category(content)
     reach_over_the_edge(content)
+    with pytest.raises(DataError, match="config has not, 'cone'"):
+        train_on_images(config())
     train_on_images(config(default_hooks__data_check__annotations='warn'))
     log = log_of(tmp_path / 'run')
     assert f'WARNING - DataCheckHook: {path}: 1 annotation(s) are of' in log
@@ -225,11 +198,6 @@ def test_another_size_than_the_file_says(config, content):
     content['images'][5]['width'] += 1
     with pytest.raises(DataError, match=r'image 5 \(.*48x32, not 49x32'):
         train_on_images(config())
-
-
-def test_wrong_option_is_refused():
-    with pytest.raises(ConfigError, match="annotations='no' is not"):
-        DataCheckHook(annotations='no')
 
 
 def test_a_worker_that_started_first_names_the_image(config, path):

@@ -28,23 +28,6 @@ def message(tmp_path):
     return train
 
 
-def test_total_batch_hook_adapts_the_accumulation(message):
-    text = message(
-        train_dataloader__batch_size=4,
-        default_hooks__total_batch__total_batch_size=16,
-    )
-    assert text.startswith('CUDA out of memory. Tried to allocate 2.00 GiB.')
-    assert text.count('Memory ran out') == 1
-    assert (
-        'Memory ran out with 4 image(s) per GPU on rank 0. With 2 the batch '
-        'of 16 images stays as it is, and so does the learning rate: '
-        'tools/train.py CONFIG --images-per-gpu 2\n'
-    ) in text
-    rows = {tuple(line.split()) for line in text.splitlines()}
-    assert ('accumulation', '4', 'micro-steps', '8', 'micro-steps') in rows
-    assert 'would take its statistics over 2 images instead of 4' in text
-
-
 def test_bn_size_that_cannot_be_kept(message):
     text = message(model__bn_size=2)
     assert 'CONFIG --images-per-gpu 1 --bn-size none\n' in text

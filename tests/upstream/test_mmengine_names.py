@@ -25,7 +25,6 @@ from mmdet_megdet.upstream.mmengine_names import (
     accumulation_of,
     annealing_functions,
     built_loop,
-    chosen_indices,
     count_skipped_update,
     draw_on_every_rank,
     has_seed_of_each_rank,
@@ -217,9 +216,3 @@ def test_built_loop(tmp_path):
     assert built_loop(runner, 'train') is runner.train_loop
     assert built_loop(runner, 'val') is runner.val_loop
     assert built_loop(runner, 'test') is None
-
-
-def test_chosen_indices():
-    assert chosen_indices(Three()) is None
-    assert chosen_indices(Three(indices=[0, 2])) == [0, 2]
-    assert chosen_indices([1, 2]) is None

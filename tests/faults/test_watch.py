@@ -5,45 +5,35 @@ import pytest
 import torch.distributed as dist
 
 from mmdet_megdet.errors import ConfigError
-from mmdet_megdet.faults import RankWatch, is_collective_error, rank_watch
-from mmdet_megdet.faults.rank_watch import Beat, Sight, describe
+from mmdet_megdet.faults import RankWatch, is_collective_error, watch
+from mmdet_megdet.faults.watch import Beat, describe, explained
 
 
 def test_those_that_are_gone_come_first():
-    sights = {
-        rank: Sight(Beat(place='iteration 7 (backward)'), gone=False)
-        for rank in range(1, 128)
+    beats = {
+        rank: Beat(place='iteration 7 (backward)') for rank in range(1, 128)
     }
-    sights[5] = Sight(Beat(place='iteration 7 (loading data)'), gone=True)
-    sights[9] = Sight(Beat(finished=True), gone=False)
-    assert describe(sights) == (
+    beats[5] = Beat(place='iteration 7 (loading data)', gone=True)
+    beats[9] = Beat(finished=True)
+    assert describe(beats) == (
         'rank 5: no sign of life (killed, stopped or cut off), last heard of '
         'in iteration 7 (loading data); ranks 1-4, 6-8, 10-127: in iteration '
         '7 (backward); rank 9: done'
     )
 
 
-@pytest.mark.parametrize('torchrun', [True, False])
-def test_a_store_that_does_not_answer(monkeypatch, torchrun):
-    monkeypatch.delenv('TORCHELASTIC_RUN_ID', raising=False)
-    if torchrun:
-        monkeypatch.setenv('TORCHELASTIC_RUN_ID', '1')
-    holder = 'torchrun' if torchrun else 'rank 0'
-    assert f'{holder} is gone, stopped or cut off' in describe(None)
-
-
 @pytest.mark.parametrize(
-    ('beat', 'gone', 'explains'),
+    ('beat', 'is_explained'),
     [
-        (Beat(), False, False),
-        (Beat(), True, True),
-        (Beat(error='ValueError: bad'), False, True),
+        (Beat(), False),
+        (Beat(gone=True), True),
+        (Beat(error='ValueError: bad'), True),
         # It, too, only lost somebody else.
-        (Beat(error='RuntimeError: closed', follows=True), False, False),
+        (Beat(error='RuntimeError: closed', follows=True), False),
     ],
 )
-def test_what_explains_the_end_of_others(beat, gone, explains):
-    assert Sight(beat, gone).explains is explains
+def test_what_explains_the_end_of_others(beat, is_explained):
+    assert explained({0: Beat(), 2: beat}) is is_explained
 
 
 @pytest.mark.parametrize(
@@ -72,7 +62,6 @@ def test_one_process_needs_no_store():
 
 
 def test_a_torch_whose_store_cannot_be_cloned(monkeypatch):
-    monkeypatch.setattr(rank_watch, 'default_store', object)
-    watch = RankWatch(0, 2, timeout=9.0, log=print)
+    monkeypatch.setattr(watch, 'default_store', object)
     with pytest.raises(ConfigError, match='rank_watch=None'):
-        watch.start()
+        RankWatch(0, 2, timeout=9.0, log=print).start()
