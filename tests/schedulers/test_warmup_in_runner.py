@@ -49,23 +49,21 @@ class AccumulateLate(Hook):
 
 
 def make_runner(work_dir, model, by_epoch=False, **settings):
-    settings = (
-        dict(
-            train_dataloader=dict(
-                dataset=[torch.ones(2) * i for i in range(8)],
-                # The default one costs 2 s of mmengine's sleep per pass.
-                sampler=dict(
-                    type='DefaultSampler' if by_epoch else 'InfiniteSampler'
-                ),
-                batch_size=2,
-                collate_fn=dict(type='pseudo_collate'),
-            ),
-            # Runners of one name would share message hub and logger.
-            experiment_name=f'warmup_{next(_COUNT)}',
-        )
-        | settings
+    # The default sampler costs 2 s of mmengine's sleep per pass.
+    sampler = 'DefaultSampler' if by_epoch else 'InfiniteSampler'
+    return Runner(
+        model,
+        str(work_dir),
+        train_dataloader=dict(
+            dataset=[torch.ones(2) * i for i in range(8)],
+            sampler=dict(type=sampler),
+            batch_size=2,
+            collate_fn=dict(type='pseudo_collate'),
+        ),
+        # Runners of one name would share message hub and logger.
+        experiment_name=f'warmup_{next(_COUNT)}',
+        **settings,
     )
-    return Runner(model, str(work_dir), **settings)
 
 
 def run(work_dir, param_scheduler, train_cfg, counts=None, **settings):
@@ -107,11 +105,6 @@ BY_ITER = dict(by_epoch=False, max_iters=10)
 WARMUP = dict(type='PreciseLinearWarmup', start_factor=0, begin=2, end=8)
 
 
-def test_lr_of_each_iteration(tmp_path):
-    used = run(tmp_path, [dict(WARMUP, count='iters')], BY_ITER, counts=4)
-    assert used == {i: warmup_lr(i) for i in range(10)}
-
-
 def test_warmup_in_epochs(tmp_path):
     scheduler = dict(
         type='PreciseLinearWarmup',
@@ -123,18 +116,14 @@ def test_warmup_in_epochs(tmp_path):
     assert used == {i: warmup_lr(i, 0, 8, 0.001) for i in range(12)}
 
 
-@pytest.mark.parametrize('counts', [1, 3, 8])
+@pytest.mark.parametrize('counts', [1, 3])
 def test_updates_are_counted_whatever_the_accumulation(tmp_path, counts):
     # 10 updates, the last of a single iteration under accumulation.
     iterations = 9 * counts + 1
+    length = dict(by_epoch=False, max_iters=iterations)
     with warnings.catch_warnings():
         warnings.filterwarnings('error', message='.*optimizer.step.*')
-        used = run(
-            tmp_path,
-            [WARMUP],
-            dict(by_epoch=False, max_iters=iterations),
-            counts=counts,
-        )
+        used = run(tmp_path, [WARMUP], length, counts=counts)
     assert used == {i: warmup_lr(i // counts) for i in range(iterations)}
 
 
