@@ -13,9 +13,6 @@ import re
 import subprocess
 from collections.abc import Mapping
 from datetime import timedelta
-from numbers import Real
-from pathlib import Path
-from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -28,7 +25,6 @@ _NODE = re.compile(r'\s*Node \d+ \((?P<name>.+)\), .*: (?P<tasks>[\d ]+)')
 _UNKNOWN_HOST = "cannot tell rank 0's host ({}): set MASTER_ADDR to it."
 _DEFAULT_PORT = '29500'  # torch.distributed's and MMEngine's
 _RANK_NAMES = ('RANK', 'LOCAL_RANK', 'WORLD_SIZE')
-_LAUNCH_ORDER = 'NCCL_LAUNCH_ORDER_IMPLICIT'
 
 
 def export_rank(launcher: str, port: int | None = None) -> int:
@@ -37,7 +33,9 @@ def export_rank(launcher: str, port: int | None = None) -> int:
     Sets RANK, LOCAL_RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT as
     ``mmengine.dist.init_dist`` does, so that either may do it. On NVIDIA's
     GPUs NCCL_LAUNCH_ORDER_IMPLICIT=1 too, where the user has not set it:
-    BatchNorm's collectives run beside DDP's on another communicator.
+    NCCL then starts the kernels of BatchNorm's and DDP's communicators in the
+    host's order. In another order on another rank, ranks may wait for each
+    other for ever.
 
     Args:
         launcher (str): 'none', 'pytorch' (torchrun), 'slurm' or 'mpi'
@@ -47,10 +45,6 @@ def export_rank(launcher: str, port: int | None = None) -> int:
 
     Returns:
         int: The world size; 1 for 'none'.
-
-    Raises:
-        LaunchError: If the launcher's variables are missing, or the machine
-            has GPUs but none for this rank.
     """
     if launcher == 'none':
         return 1
@@ -84,28 +78,11 @@ def export_rank(launcher: str, port: int | None = None) -> int:
         raise LaunchError(
             f'rank {env["RANK"]} is process {local_rank} of this machine, '
             f'which shows {gpus} GPU(s): start at most {gpus} processes here, '
-            "let the launcher show all of the machine's GPUs to each "
-            'process, or set CUDA_VISIBLE_DEVICES=-1 to run on the CPU.'
+            'or let the launcher show all GPUs to each process.'
         )
     if gpus and torch.version.cuda is not None:
-        _keep_launch_order()
+        env.setdefault('NCCL_LAUNCH_ORDER_IMPLICIT', '1')
     return int(env['WORLD_SIZE'])
-
-
-def _keep_launch_order() -> None:
-    """Let NCCL start the kernels of all communicators in the host's order.
-
-    Where they start in another order on another rank, ranks may wait for each
-    other for ever. NCCL before 2.26 does not know the variable.
-    """
-    own = os.environ.get('NCCL_CONF_FILE', Path.home() / '.nccl.conf')
-    for path in map(Path, (own, '/etc/nccl.conf')):
-        # The environment would override what a user has written there.
-        if path.is_file() and _LAUNCH_ORDER in path.read_text(
-            'utf-8', 'replace'
-        ):
-            return
-    os.environ.setdefault(_LAUNCH_ORDER, '1')
 
 
 def init_distributed(launcher: str, dist_cfg: Mapping | None = None) -> int:
@@ -122,38 +99,20 @@ def init_distributed(launcher: str, dist_cfg: Mapping | None = None) -> int:
 
     Returns:
         int: The world size; 1 for 'none'.
-
-    Raises:
-        LaunchError: If the environment or ``dist_cfg`` does not allow it.
     """
     options = dict(dist_cfg or {})
     world_size = export_rank(launcher, options.pop('port', None))
-    timeout = options.pop('timeout', None)
-    if timeout is not None:
-        options['timeout'] = _as_timedelta(timeout)
     if launcher == 'none' or get_device() != 'cpu' or dist.is_initialized():
         return world_size
-    init_backend = options.pop('init_backend', 'torch')
-    if init_backend != 'torch':
-        raise LaunchError(
-            f'env_cfg.dist_cfg.init_backend={init_backend!r} needs GPUs, and '
-            "there is none here: set it to 'torch' or leave it out."
-        )
+    # MMEngine's own: by which program its start-up joins.
+    options.pop('init_backend', None)
     backend = options.pop('backend', 'nccl')
+    if options.get('timeout') is not None:
+        options['timeout'] = timedelta(seconds=options['timeout'])
     dist.init_process_group(
         'gloo' if backend == 'nccl' else backend, **options
     )
     return world_size
-
-
-def _as_timedelta(seconds: Any) -> timedelta:
-    number = isinstance(seconds, Real) and not isinstance(seconds, bool)
-    if not number or not seconds > 0:
-        raise LaunchError(
-            f'env_cfg.dist_cfg.timeout={seconds!r} is not a positive number '
-            'of seconds, for example timeout=1800.'
-        )
-    return timedelta(seconds=seconds)
 
 
 def _require(launcher: str, *names: str) -> None:

@@ -29,11 +29,14 @@ import torch
 from mmengine.config import ConfigDict
 from mmengine.logging import HistoryBuffer
 from mmengine.optim.scheduler import OneCycleParamScheduler
-from mmengine.runner import checkpoint as loaders
 from mmengine.runner.checkpoint import CheckpointLoader
 
 from ..errors import CheckpointError, NotResumableError
-from ..upstream.mmengine_names import annealing_functions, load_as_torch_does
+from ..upstream.mmengine_names import (
+    annealing_functions,
+    checkpoint_loaders,
+    load_as_torch_does,
+)
 from ..upstream.torch_names import copy_versions
 
 # Boolean, integer and floating point; no object, text or record arrays.
@@ -68,16 +71,6 @@ def named_attribute(owner: object, name: str) -> FunctionType:
     ...) as ``getattr(HistoryBuffer, 'min')``; OneCycleLR its annealing in the
     same way. Only those, and public methods that HistoryBuffer itself
     defines, are served.
-
-    Args:
-        owner (object): Object whose attribute the file asks for.
-        name (str): Name of the attribute.
-
-    Returns:
-        FunctionType: The method, unbound.
-
-    Raises:
-        pickle.UnpicklingError: If the file asks for anything else.
     """
     served: dict = {}
     if owner is HistoryBuffer and not str(name).startswith('_'):
@@ -115,15 +108,11 @@ def _allowed_globals() -> list:
 
 
 class LoadedCheckpoint(dict):
-    """A checkpoint as MMEngine is handed it.
+    """A checkpoint (or its ``meta``) as MMEngine is handed it.
 
     Contract: it holds no stored config under any key that MMEngine reads one
     from; :attr:`config_text` has it, to be parsed as data. Asking for what
     only a training's checkpoint has, where it is missing, says so.
-
-    Args:
-        content (dict): What the file holds, or its ``meta``.
-        source (str): The file.
     """
 
     def __init__(self, content: dict, source: str) -> None:
@@ -137,11 +126,10 @@ class LoadedCheckpoint(dict):
         if key not in _OF_TRAINING:
             raise KeyError(key)
         raise NotResumableError(
-            f'{self.source} cannot be resumed from: it has no {key!r}, which '
-            'every checkpoint of a training by MMEngine has. It holds weights '
-            'alone, or MMDetection 2.x wrote it. To start a new training '
-            'from its weights, load_from is meant: leave --resume (resume) '
-            f'out and set --cfg-options load_from={self.source}'
+            f'{self.source} cannot be resumed from: it has no {key!r}. It '
+            'holds weights alone, or MMDetection 2.x wrote it. To start a new '
+            'training from its weights, load_from is meant: leave --resume '
+            f'(resume) out and set --cfg-options load_from={self.source}'
         )
 
     def __reduce__(self) -> tuple:
@@ -182,24 +170,23 @@ def _explained(loader: Callable) -> Callable:
         except Exception as error:
             if _is_refusal(error):
                 raise CheckpointError(
-                    f'{filename} holds {_refused(path, error)}, which is not '
-                    "on the list that MMEngine's own checkpoints need. "
-                    'Nothing of it was executed. Unpickling it can run any '
-                    'code: only if you trust the origin of this file, pass '
-                    '--trust-checkpoint to tools/train.py or tools/test.py; '
-                    f'in a script of your own, set {_TRUST_VARIABLE}=1.'
+                    f'{filename} holds {_refused(path, error)}, which '
+                    "MMEngine's own checkpoints do not need. Nothing of it "
+                    'was executed. Only if you trust the origin of this file, '
+                    'pass --trust-checkpoint to tools/train.py or '
+                    'tools/test.py; in a script of your own, set '
+                    f'{_TRUST_VARIABLE}=1.'
                 ) from error
-            if _is_damage(path, error):
-                there = os.path.isfile(path)
-                size = f' ({os.path.getsize(path)} bytes)' if there else ''
-                said = str(error).strip() or type(error).__name__
-                raise CheckpointError(
-                    f'{filename} is not a whole checkpoint{size}: it is '
-                    'truncated, damaged, or no file that torch.save wrote. '
-                    'Copy or download it again, or resume from an earlier '
-                    f'one. (torch says: {said.splitlines()[-1]})'
-                ) from error
-            raise
+            absent = isinstance(error, OSError) and not os.path.isfile(path)
+            if absent or isinstance(error, ImportError):
+                raise
+            said = str(error).strip() or type(error).__name__
+            raise CheckpointError(
+                f'{filename} is not a whole checkpoint: it is truncated, '
+                'damaged, or no file that torch.save wrote. Copy or download '
+                'it again, or resume from an earlier one. (torch says: '
+                f'{said.splitlines()[-1]})'
+            ) from error
         return _without_configs(content, filename)
 
     return load
@@ -223,33 +210,12 @@ def _refused(path: str, error: Exception) -> str:
     return reason.split('\n')[0].split(' was not an allowed')[0]
 
 
-def _is_damage(path: str, error: Exception) -> bool:
-    """Return whether an error comes from the bytes of the file."""
-    kinds = (pickle.UnpicklingError, EOFError, UnicodeDecodeError)
-    reasons = ('PytorchStreamReader', 'Invalid magic number', 'TorchScript')
-    if isinstance(error, kinds) or any(r in str(error) for r in reasons):
-        return True
-    if not os.path.isfile(path):
-        return False
-    with open(path, 'rb') as file:
-        starts_as_zip = file.read(2) == b'PK'
-    return starts_as_zip and not zipfile.is_zipfile(path)
-
-
 def _register() -> None:
     torch.serialization.add_safe_globals(_allowed_globals())
     load_as_torch_does()
-    for prefixes, loader in (
-        ('', loaders.load_from_local),
-        (('http://', 'https://'), loaders.load_from_http),
-        (('modelzoo://', 'torchvision://'), loaders.load_from_torchvision),
-        (('open-mmlab://', 'openmmlab://'), loaders.load_from_openmmlab),
-        ('mmcls://', loaders.load_from_mmcls),
-        ('pavi://', loaders.load_from_pavi),
-        ((r'(\S+\:)?s3://', r'(\S+\:)?petrel://'), loaders.load_from_ceph),
-    ):
+    for prefix, loader in checkpoint_loaders().items():
         CheckpointLoader.register_scheme(
-            prefixes, loader=_explained(loader), force=True
+            prefix, loader=_explained(loader), force=True
         )
 
 

@@ -28,11 +28,9 @@ def run_torchrun(
 ) -> None:
     """Run torchrun, with an agent that tells failures from lost machines.
 
-    torchrun's own agent restarts its processes whatever they end with, does
-    not see that a machine is gone as long as no process fails by it, ends
-    where one is gone before it has told its part of the rendezvous, and gives
-    processes 30 s to stop ahead of a restart, whatever
-    ``--shutdown-timeout`` says.
+    torchrun's own restarts its processes whatever they end with, overlooks
+    a machine that is gone while no process fails by it, ends where one is gone
+    in the rendezvous, and gives processes 30 s to stop ahead of a restart.
 
     Args:
         args (Namespace): As ``torch.distributed.run.parse_args`` reads them.

@@ -115,7 +115,6 @@ ARBITRARY = dict(
         # srun on a part of the job's nodes.
         (
             dict(
-                SLURM_NODELIST='node[1-4]',
                 SLURM_JOB_NODELIST='node[1-4]',
                 SLURM_STEP_NODELIST='node[3-4]',
             ),
@@ -187,56 +186,33 @@ def test_more_ranks_than_gpus(env, monkeypatch):
 
 
 @pytest.mark.parametrize(
-    ('cuda', 'gpus', 'own', 'file', 'expected'),
+    ('cuda', 'gpus', 'own', 'expected'),
     [
-        ('13.0', 8, None, '', '1'),
-        ('13.0', 8, '0', '', '0'),
-        ('13.0', 8, None, 'NCCL_LAUNCH_ORDER_IMPLICIT=0', None),
-        ('13.0', 0, None, '', None),  # CPUs
-        (None, 8, None, '', None),  # ROCm
+        ('13.0', 8, None, '1'),
+        ('13.0', 8, '0', '0'),
+        ('13.0', 0, None, None),  # CPUs
+        (None, 8, None, None),  # ROCm
     ],
 )
-def test_launch_order(
-    env, monkeypatch, tmp_path, cuda, gpus, own, file, expected
-):
+def test_launch_order(env, monkeypatch, cuda, gpus, own, expected):
     monkeypatch.setattr(torch.cuda, 'device_count', lambda: gpus)
     monkeypatch.setattr(torch.version, 'cuda', cuda)
-    (tmp_path / 'nccl.conf').write_text(file)
     name = 'NCCL_LAUNCH_ORDER_IMPLICIT'
     monkeypatch.setenv(name, own or 'to be taken back')
     if own is None:
         monkeypatch.delenv(name)
-    env(**ALONE, NCCL_CONF_FILE=str(tmp_path / 'nccl.conf'))
+    env(**ALONE)
     export_rank('pytorch')
     assert os.environ.get(name) == expected
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason='needs no GPU')
-@pytest.mark.parametrize(
-    ('timeout', 'expected'),
-    [(77, timedelta(seconds=77)), (0.5, timedelta(seconds=0.5))],
-)
-def test_cpu_gets_gloo_and_the_timeout(env, timeout, expected):
+def test_cpu_gets_gloo_and_the_timeout(env):
     env(**ALONE)
-    init_distributed('pytorch', dict(backend='nccl', timeout=timeout))
+    init_distributed('pytorch', dict(backend='nccl', timeout=7.5))
     try:
         assert dist.get_backend() == 'gloo'
         group = dist.group.WORLD._get_backend(torch.device('cpu'))
-        assert group.options._timeout == expected
+        assert group.options._timeout == timedelta(seconds=7.5)
     finally:
         dist.destroy_process_group()
-
-
-@pytest.mark.parametrize('timeout', ['1800', True, 0, -1, float('nan')])
-def test_bad_timeout(env, timeout):
-    env(**ALONE)
-    with pytest.raises(LaunchError, match=f'timeout={timeout!r}'):
-        init_distributed('pytorch', dict(timeout=timeout))
-    assert not dist.is_initialized()
-
-
-@pytest.mark.skipif(torch.cuda.is_available(), reason='needs no GPU')
-def test_gpu_only_backend_on_the_cpu(env):
-    env(**ALONE)
-    with pytest.raises(LaunchError, match="init_backend='deepspeed'"):
-        init_distributed('pytorch', dict(init_backend='deepspeed'))

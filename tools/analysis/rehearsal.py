@@ -99,7 +99,7 @@ def rehearse(
         epoch_length = get_epoch_length(cfg, images, gpus)
     accumulation = get_accumulation(cfg, gpus)
     per_gpu = cfg.train_dataloader.batch_size
-    check_lr_scaling(cfg.get('auto_scale_lr'), gpus, per_gpu, accumulation)
+    check_lr_scaling(cfg.get('auto_scale_lr'), accumulation)
     of_iterations = 1 if _by_update(cfg) else accumulation
     runner = _runner(cfg, gpus, epoch_length, of_iterations)
     has_epochs = _by_update(cfg) or isinstance(
