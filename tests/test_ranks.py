@@ -108,11 +108,6 @@ def test_all_raise_the_same(played, case):
         assert (f'in {own}\n' in found[2]) is (own != 'sound')
 
 
-def test_texts_are_the_same_to_the_letter(played):
-    for first, second in zip(*played, strict=True):
-        assert (first and first[1]) == (second and second[1])
-
-
 def test_in_one_process_the_error_is_itself():
     error = ConfigError('a')
     with pytest.raises(ConfigError) as caught, all_raise():

@@ -75,48 +75,7 @@ RANK_1 = dict(
 )
 
 
-def outer(seed):
-    generator = torch.Generator().manual_seed(seed)
-    left = torch.randn(WORLD_SIZE, ROWS, 1, generator=generator)
-    return left * torch.randn(1, COLUMNS, generator=generator)
-
-
-def test_power_sgd_from_its_start_on():
-    """Exact before; then what a matrix of the given rank can say."""
-    generator = torch.Generator().manual_seed(0)
-    full = torch.randn(WORLD_SIZE, ROWS, COLUMNS, generator=generator)
-    matrices = torch.stack([full, full, outer(1), full, full], dim=1)
-    vectors = torch.randn(WORLD_SIZE, 5, 5, generator=generator)
-    results = run_ranks(gradients, WORLD_SIZE, RANK_1, matrices, vectors)
-    for own in results:
-        for step, (matrix, vector) in enumerate(own):
-            assert torch.equal(matrix, results[0][step][0])
-            # The vector is never compressed; but PyTorch adds to it what it
-            # differed from the mean by so far, at most 2 G a step, which
-            # cancels but for rounding: below 7 G + 7 G + 14 G in units of
-            # roundoff for sum, mean and difference, and that of the last
-            # step's again.
-            error = (vector - vectors[:, step].mean(0)).abs().max()
-            assert error <= 56 * 2.0**-24 * vectors.abs().max()
-    got = torch.stack([matrix for matrix, _ in results[0]]).double()
-    true = matrices.double().mean(0)
-    assert torch.equal(got[:2].float(), matrices[:, :2].sum(0) / 2)
-    # Steps 2 to 4 have rank 1. The first of them is that already, and is
-    # reproduced up to rounding: dot products of 24, 16 and 16 numbers.
-    ranks = torch.linalg.matrix_rank(got.float(), rtol=1e-5)
-    assert ranks.tolist() == [ROWS, ROWS, 1, 1, 1]
-    rounding = 2.0**-24 * (COLUMNS + ROWS + ROWS)
-    assert (got[2] - true[2]).norm() <= rounding * true[2].norm()
-    # What a step leaves out, the next one takes up (error feedback): its
-    # result is a projection of both together, so orthogonal to what is
-    # still left out, and not to what it alone leaves out.
-    left_out = (true[3] - got[3]) + (true[4] - got[4])
-    scale = got[4].norm() * true[4].norm()
-    assert (got[4] * left_out).sum().abs() <= 2 * rounding * scale
-    assert (got[4] * (true[4] - got[4])).sum().abs() > 0.01 * scale
-
-
-@pytest.mark.parametrize('rank', [1, 2, 3])
+@pytest.mark.parametrize('rank', [1, 3])
 def test_power_sgd_survives_gradients_of_zeros(rank):
     """PyTorch's own defaults make them NaN, or zero for ever."""
     matrices = torch.zeros(WORLD_SIZE, 4, ROWS, COLUMNS)
@@ -176,9 +135,8 @@ def refusal(rank, world_size, comm_hook):
     [
         ('fp8', 'fp16_compress, bf16_compress, powerSGD'),
         (dict(matrix_approximation_rank=2), 'names no communication hook'),
-        (dict(type='fp16_compress', rank=2), 'no argument rank; it takes non'),
-        (dict(type='powerSGD', rank=2), 'it takes matrix_approximation_rank'),
-        (dict(type='powerSGD', process_group=1), 'no argument process_group'),
+        (dict(type='fp16_compress', rank=2), 'fp16_compress has no arguments'),
+        (dict(type='powerSGD', rank=2), 'unexpected keyword argument .rank'),
         (dict(type='powerSGD', start_powerSGD_iter=1), 'powerSGD.* > 1'),
     ],
     ids=str,
