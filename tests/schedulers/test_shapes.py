@@ -5,7 +5,6 @@ import pickle
 
 import mpmath
 import pytest
-from mmengine.optim import MultiStepLR
 from mmengine.registry import PARAM_SCHEDULERS
 
 from mmdet_megdet import schedulers
@@ -15,9 +14,8 @@ from mmdet_megdet.schedulers import (
     PreciseExponentialWarmup,
     PreciseLinearWarmup,
     PreciseTwoStageWarmup,
-    PreciseTwoStageWarmupMomentum,
 )
-from tests.schedulers.steps import make_wrapper, round_trip, train
+from tests.schedulers.steps import make_wrapper, train
 
 BASES = [0.04, 0.1 / 3]
 
@@ -110,28 +108,6 @@ def test_absolute_values(cls, formula, end_value):
         assert_formula(value, formula, lambda _: mpmath.mpf(0.0007), end, t, 8)
 
 
-@pytest.mark.parametrize('cls', [cls for cls, _ in SHAPES])
-@pytest.mark.parametrize('stop', [2, 3, 7, 10, 11])
-def test_resume_before_inside_at_and_after_the_end(cls, stop):
-    def build():
-        wrapper = make_wrapper(*BASES)
-        return wrapper, [
-            cls(wrapper, 0.001, **kwargs_for(cls, 8)),
-            MultiStepLR(wrapper, [7, 13], by_epoch=False),
-        ]
-
-    wrapper, made = build()
-    train(wrapper, made, stop)
-    state, states = round_trip(wrapper, made)
-    straight = train(wrapper, made, 16 - stop)
-
-    wrapper, made = build()
-    wrapper.load_state_dict(state)
-    for scheduler, state in zip(made, states, strict=True):
-        scheduler.load_state_dict(state)
-    assert train(wrapper, made, 16 - stop) == straight
-
-
 def test_two_stages():
     wrapper = make_wrapper(0.04)
     warmup = PreciseTwoStageWarmup(wrapper, 0.5, hold=2, end=4)
@@ -142,20 +118,11 @@ def test_two_stages():
             PreciseTwoStageWarmup(wrapper, hold=hold, begin=1, end=5)
 
 
-def test_two_stages_in_epochs_and_of_momentum():
-    wrapper = make_wrapper(0.04)
-    cfg = dict(
-        type='PreciseTwoStageWarmupMomentum',
-        hold=1.5,
-        end=2,
-        convert_to_iter_based=True,
+def test_two_stages_in_epochs():
+    warmup = PreciseTwoStageWarmup.build_iter_from_epoch(
+        make_wrapper(0.04), hold=1.5, end=2, epoch_length=29
     )
-    warmup = PARAM_SCHEDULERS.build(
-        cfg, default_args=dict(optimizer=wrapper, epoch_length=29)
-    )
-    assert type(warmup) is PreciseTwoStageWarmupMomentum
     assert (warmup.hold, warmup.end, warmup.count) == (44, 58, 'iters')
-    assert wrapper.get_momentum()['momentum'] == [0.9 * 0.001]
 
 
 def test_exponential_cannot_start_at_zero():

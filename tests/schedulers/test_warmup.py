@@ -7,14 +7,12 @@ from fractions import Fraction
 
 import pytest
 from mmengine.optim import BaseOptimWrapper, MultiStepLR, OptimWrapper
-from mmengine.registry import PARAM_SCHEDULERS
 
 from mmdet_megdet.errors import ConfigError
 from mmdet_megdet.schedulers import (
     PreciseCosineWarmup,
     PreciseLinearWarmup,
     PreciseLinearWarmupMomentum,
-    PreciseLinearWarmupParamScheduler,
 )
 from tests.schedulers.steps import (
     make_adam,
@@ -146,17 +144,6 @@ def test_a_scheduler_built_later_starts_mmengines_count_again():
     assert used == [[0.04 * t / 8] for t in range(3, 9)] + [[0.04]]
 
 
-def test_any_parameter():
-    optimizer = make_optimizer(0.1)
-    optimizer.param_groups[0]['weight_decay'] = 0.25
-    warmup = PreciseLinearWarmupParamScheduler(
-        optimizer, 'weight_decay', 0.0, end=4
-    )
-    used = train(optimizer, [warmup], 6, 'weight_decay')
-    assert used == [[0.0], [0.0625], [0.125], [0.1875], [0.25], [0.25]]
-    assert read(optimizer) == [0.1]
-
-
 # Beside schedulers that multiply
 
 
@@ -259,18 +246,6 @@ def test_the_state_of_something_else_is_refused():
     ):
         with pytest.raises(ConfigError, match='state of another'):
             warmup.load_state_dict(other.state_dict())
-
-
-@pytest.mark.parametrize('epochs', [{}, dict(by_epoch=True)])
-def test_epochs_are_kept_in_iterations(epochs):
-    cfg = dict(type='PreciseLinearWarmup', begin=1, end=1.5, **epochs)
-    warmup = PARAM_SCHEDULERS.build(
-        dict(cfg, convert_to_iter_based=True),
-        default_args=dict(optimizer=make_optimizer(0.04), epoch_length=29),
-    )
-    # 1.5 * 29 = 43.5, and to even 44
-    assert (warmup.begin, warmup.end, warmup.by_epoch) == (29, 44, False)
-    assert warmup.count == 'iters'
 
 
 @pytest.mark.parametrize(

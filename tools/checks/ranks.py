@@ -71,7 +71,7 @@ def meet(launcher: str, timeout: float) -> Meeting:
     """Join the distributed run: NCCL on GPUs, gloo on CPUs.
 
     Args:
-        launcher (str): 'pytorch', 'slurm' or 'mpi'.
+        launcher (str): 'pytorch' or 'slurm'.
         timeout (float): Seconds to wait for the other ranks, here and in
             collectives.
 
