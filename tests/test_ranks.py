@@ -61,7 +61,6 @@ CASES = [
     ([raise_config, raise_config], [(ConfigError, 'no such option.')] * 2),
     # That of the lowest rank.
     ([raise_two_numbers, raise_config], [(TwoNumbersError, '4 co')] * 2),
-    ([raise_config, raise_two_numbers], [(ConfigError, 'no such')] * 2),
     # What pickle does not take.
     ([sound, raise_two_numbers], [(TwoNumbersError, '4 contradicts 6.')] * 2),
     ([raise_local, sound], [('LocalError', 'of a'), (DataError, 'of a')]),

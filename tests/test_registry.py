@@ -32,9 +32,7 @@ def test_each_registry_of_mmdet_has_a_child(name):
     [
         ('MODELS', dict(type='MegDetSyncBN', num_features=2)),  # ours
         ('MODELS', dict(type='CrossEntropyLoss')),  # mmdet's
-        ('TRANSFORMS', dict(type='PackDetInputs')),
         ('TRANSFORMS', dict(type='LoadImageFromFile')),  # mmcv's
-        ('HOOKS', dict(type='SyncBNGroupHook')),
         ('HOOKS', dict(type='IterTimerHook')),  # mmengine's
     ],
 )
