@@ -25,16 +25,9 @@ def agreed_facts(
 ) -> dict[str, Any]:
     """Return what a plan is made from, the same on every rank; a collective.
 
-    Args:
-        runner (Runner): With its model.
-        loader (DataLoader): For training.
-        total_batch_size (int): Images of an optimizer update.
-
-    Returns:
-        dict[str, Any]: 'images per GPU', 'images of the data set', 'total
-        batch', 'BN sizes' (the different ones; empty where no layer
-        synchronises), and the config's own 'accumulative_counts' (None if it
-        has none).
+    'BN sizes' are the different ones of the layers, empty where no layer
+    synchronises; 'accumulative_counts' is the config's own, None without.
+    Ranks that differ are refused.
     """
     dataset: Any = loader.dataset
     with all_raise():
@@ -80,10 +73,8 @@ def batch_rows(
 ) -> dict[str, str]:
     """Return the table's texts by the names of their rows.
 
-    Args:
-        runner (Runner): In training.
-        plans (Sequence[BatchPlan]): Of each BN size; one where there is none.
-        bn_sizes (Sequence): The different BN sizes of the layers.
+    There is a plan for each of the layers' different ``bn_sizes``, and one
+    where there is none.
     """
     every = [plan_rows(plan) for plan in plans]
     rows = every[0]

@@ -113,22 +113,6 @@ class SyncBNGroupHook(Hook):
         ):
             self._pool(runner)
 
-    def after_train_epoch(self, runner: Runner) -> None:
-        """Pool ahead of a checkpoint that counts epochs."""
-        self._pool(runner)
-
-    def before_interrupt(self, runner: Runner) -> None:
-        """Pool ahead of the checkpoint with which PreemptionHook stops."""
-        self._pool(runner)
-
-    def before_val(self, runner: Runner) -> None:
-        """Pool ahead of validation."""
-        self._pool(runner)
-
-    def before_test(self, runner: Runner) -> None:
-        """Pool ahead of testing."""
-        self._pool(runner)
-
     def _pool(self, runner: Runner) -> None:
         # EMAHook swaps its buffers with the model's later.
         copies = [
@@ -137,6 +121,9 @@ class SyncBNGroupHook(Hook):
             if isinstance(hook, EMAHook) and hasattr(hook, 'ema_model')
         ]
         pool_running_stats(runner.model, *copies)
+
+    # Ahead of whatever reads or saves them; PreemptionHook calls the first.
+    before_interrupt = after_train_epoch = before_val = before_test = _pool
 
 
 def _saves_after_this_iteration(hook: Hook, runner: Runner) -> bool:

@@ -10,25 +10,13 @@ from __future__ import annotations
 import pytest
 import torch
 from mmengine.config import Config
-from mmengine.optim import AmpOptimWrapper, OptimWrapper, OptimWrapperDict
-from mmengine.registry import OPTIM_WRAPPER_CONSTRUCTORS, OPTIM_WRAPPERS
+from mmengine.optim import OptimWrapper, OptimWrapperDict
+from mmengine.registry import OPTIM_WRAPPER_CONSTRUCTORS
 from mmengine.runner import Runner
 
 from mmdet_megdet.errors import ConfigError
 from mmdet_megdet.runtime import adapt_config
-from mmdet_megdet.sync_bn import MegDetSyncBN
 from tests.data.tiny_run import log_of, tiny_config, train_tiny
-
-
-@OPTIM_WRAPPERS.register_module(force=True)
-class AmpOnCPU(AmpOptimWrapper):
-    """AmpOptimWrapper without its assertion that there is a GPU."""
-
-    def __init__(self, **kwargs):
-        OptimWrapper.__init__(self, **kwargs)
-        self.loss_scaler = torch.amp.GradScaler('cpu', init_scale=4.0)
-        self._scale_update_param = None
-        self.cast_dtype = torch.bfloat16
 
 
 @OPTIM_WRAPPER_CONSTRUCTORS.register_module(force=True)
@@ -89,13 +77,12 @@ def test_the_optimizer_sees_the_total_batch(tmp_path):
         assert torch.equal(same.model.state_dict()[name], weight), name
 
 
-def test_with_mixed_precision_and_plain_batch_norm(tmp_path):
+def test_with_plain_batch_norm(tmp_path):
     cfg = tiny_config(
         tmp_path,
         16,
         4,
         model__norm_cfg=None,
-        optim_wrapper__type='AmpOnCPU',
         # What the hook needs too is no contradiction.
         optim_wrapper__accumulative_counts=4,
     )
@@ -220,12 +207,3 @@ def test_resumed_from_a_run_without_the_hook(tmp_path):
     train_tiny(cfg)
     message = refusal(resumed(then, 16, 4, first / 'epoch_1.pth'), begun=8)
     assert 'counts=None -> micro-batches' in message
-
-
-def test_layers_of_several_bn_sizes(tmp_path):
-    """Each size is checked and shown; 4 images at once on one rank."""
-    cfg = tiny_config(tmp_path, 16, 4, train_cfg__max_epochs=1)
-    runner = Runner.from_cfg(adapt_config(cfg))
-    runner.model.more = MegDetSyncBN(4, bn_size=4)
-    runner.train()
-    assert 'BN statistics   4 images and 4 images\n' in log_of(tmp_path)
