@@ -69,15 +69,7 @@ class TotalBatchHook(Hook):
         self._saved: dict | None = None
 
     def plan_for(self, runner: Runner, loader: DataLoader) -> BatchPlan:
-        """Split the batch on this hardware; a collective.
-
-        Args:
-            runner (Runner): With its model.
-            loader (DataLoader): For training.
-
-        Raises:
-            ConfigError: On every rank, if it cannot be split so.
-        """
+        """Split the batch on this hardware, or refuse; a collective."""
         facts = agreed_facts(runner, loader, self.total_batch_size)
         self._bn_sizes = facts['BN sizes']
         self._images = facts['images of the data set']

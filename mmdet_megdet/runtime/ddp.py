@@ -48,10 +48,8 @@ class MegDetDistributedDataParallel(MMDistributedDataParallel):
         module (nn.Module): The model, already on its device.
         device_ids (sequence, optional): The GPU of this rank. Defaults to
             None.
-        broadcast_buffers (bool): Whether rank 0's buffers overwrite the
-            others' before each forward. Defaults to False.
-        find_unused_parameters (bool): Whether parameters may stay without a
-            gradient in an iteration. Defaults to False.
+        broadcast_buffers (bool): As DDP's. Defaults to False.
+        find_unused_parameters (bool): As DDP's. Defaults to False.
         convert_bn (bool or Sequence[str]): Whether every BatchNorm becomes a
             ``MegDetSyncBN``: True for the whole model, or the names of its
             parts. Defaults to False.

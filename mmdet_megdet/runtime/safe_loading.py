@@ -2,15 +2,13 @@
 """Resuming and testing one's own checkpoints under torch's safe loading.
 
 Since torch 2.6 ``torch.load`` unpickles tensors and plain containers only,
-unless it is told to trust the file. MMEngine's checkpoints also hold its log
-buffers, so stock MMEngine 0.10.7 cannot read back what it wrote itself.
-Importing this module allows exactly what those consist of, and makes
-MMEngine's loaders say clearly what they refuse.
+unless it is told to trust the file, and so stock MMEngine 0.10.7 cannot read
+back what it wrote itself. Importing this module allows exactly what MMEngine's
+checkpoints consist of, and makes its loaders say clearly what they refuse.
 
-Neither a file's code nor its text ever runs: the configs that a checkpoint
-holds are text, which MMEngine would execute (``Runner.resume`` of a
-``meta['config']``, its inferencers of a ``cfg``), and which its loaders do not
-hand on any more.
+Neither a file's code nor its text ever runs: MMEngine would execute the
+configs that a checkpoint holds (in ``Runner.resume``, in its inferencers), so
+its loaders do not hand them on any more.
 """
 
 from __future__ import annotations
@@ -51,12 +49,7 @@ _OF_TRAINING = ('meta', 'message_hub', 'epoch', 'iter')
 
 
 def trust_checkpoints() -> None:
-    """Let this process unpickle anything that a checkpoint holds.
-
-    Meant for an explicit request of the user (``--trust-checkpoint``): such
-    a file can run any code. It applies to every checkpoint that the process
-    and its children read from now on, pretrained weights included.
-    """
+    """Let this process and its children unpickle, and so run, anything."""
     os.environ[_TRUST_VARIABLE] = '1'
 
 
@@ -67,10 +60,9 @@ class OneCycleName:
 def named_attribute(owner: object, name: str) -> FunctionType:
     """Stand in for ``builtins.getattr`` while a checkpoint is unpickled.
 
-    A pickled :class:`HistoryBuffer` names its statistics (``min``, ``mean``,
-    ...) as ``getattr(HistoryBuffer, 'min')``; OneCycleLR its annealing in the
-    same way. Only those, and public methods that HistoryBuffer itself
-    defines, are served.
+    A pickled :class:`HistoryBuffer` names its statistics as
+    ``getattr(HistoryBuffer, 'min')``, OneCycleLR its annealing in the same
+    way. Public methods that they define themselves are served, no more.
     """
     served: dict = {}
     if owner is HistoryBuffer and not str(name).startswith('_'):

@@ -32,12 +32,9 @@ def run_torchrun(
     a machine that is gone while no process fails by it, ends where one is gone
     in the rendezvous, and gives processes 30 s to stop ahead of a restart.
 
-    Args:
-        args (Namespace): As ``torch.distributed.run.parse_args`` reads them.
-        would_fail_again (Callable): Whether the statuses with which this
-            machine's processes ended say so. The job then ends, on all
-            machines, as it does when restarts are used up.
-        warn (Callable): Takes a line for the log.
+    ``would_fail_again`` is asked with the statuses with which this machine's
+    processes ended; where they say so the job ends, on all machines. ``warn``
+    takes a line for the log.
     """
     agent = partial(_Agent, would_fail_again, warn)
     with patch.object(api, 'LocalElasticAgent', agent):

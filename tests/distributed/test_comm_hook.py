@@ -1,8 +1,5 @@
 # Copyright (c) mmdet_megdet contributors. All rights reserved.
-"""Communication hooks by name: our defaults, and what is refused.
-
-A compressed training: ``test_convert.py``.
-"""
+"""Communication hooks by name: our defaults, and what is refused."""
 
 from __future__ import annotations
 
@@ -38,6 +35,17 @@ def reduced(rank, world_size, comm_hook, gradients):
         model(gradient).backward()
         found.append(model.module.weight.grad)
     return found
+
+
+@pytest.mark.parametrize(
+    ('name', 'dtype'),
+    [('fp16_compress', torch.float16), ('bf16_compress', torch.bfloat16)],
+)
+def test_half_precision(name, dtype):
+    gradient = 2 + torch.rand(ROWS, COLUMNS)
+    for (found,) in run_ranks(reduced, 2, name, gradient[None]):
+        # Halves of what was rounded once, and their sum, are exact.
+        assert torch.equal(found, gradient.to(dtype).float())
 
 
 @pytest.mark.parametrize('rank', [1, 3])
