@@ -53,7 +53,8 @@ def adapt_config(cfg: Config) -> Config:
     wrapper = dict(cfg.get('model_wrapper_cfg') or {})
     _check_sync_bn(cfg, wrapper)
     check_warmup_ends(cfg.get('param_scheduler'))
-    counts = cfg.get('optim_wrapper', {}).get('accumulative_counts', 1)
+    optim_wrapper = cfg.get('optim_wrapper') or {}
+    counts = optim_wrapper.get('accumulative_counts', 1)
     check_lr_scaling(cfg.get('auto_scale_lr'), counts)
     asked = cfg.get('find_unused_parameters')
     said = wrapper.get('find_unused_parameters')

@@ -28,6 +28,8 @@ _FLAGS = dict(
         cv2.IMREAD_IGNORE_ORIENTATION | cv2.IMREAD_GRAYSCALE
     ),
 )
+# Where EXIF or XMP is, in a PNG.
+_IN_A_PNG = (b'eXIf', b'profile type exif', b'profile type xmp', b'adobe.xmp')
 _TURNING = ('color', 'grayscale')
 # OpenCV refuses more, unless OPENCV_IO_MAX_IMAGE_PIXELS says otherwise.
 _MANY_PIXELS = 1 << 30
@@ -95,8 +97,8 @@ def _upright_size(path: str | Path) -> tuple[int, int] | None:
                 turned = image.getexif().get(_ORIENTATION, 1) != 1
             else:
                 # Asking PIL for a PNG's would decode the whole image.
-                content = Path(path).read_bytes().lower()
-                turned = any(name in content for name in (b'exif', b'xmp'))
+                content = Path(path).read_bytes()
+                turned = any(name in content for name in _IN_A_PNG)
             return None if turned else image.size
     except Exception:
         # A format or a size that PIL refuses, and another decoder may not.

@@ -46,22 +46,19 @@ class WarmupParamScheduler(_ParamScheduler):
       ``accumulative_counts``. The checkpoint's settings rule.
 
     Args:
-        optimizer (OptimWrapper or Optimizer): One optimizer, wrapped or not.
+        optimizer (OptimWrapper or Optimizer): One optimizer.
         param_name (str): Key in the optimizer's ``param_groups``.
-        start_factor (float, optional): Factor of the group's value at
-            ``begin``, in [0, 1]. Defaults to None: 0.001 unless
-            ``start_value`` is given.
+        start_factor (float, optional): In [0, 1]. Defaults to None: 0.001
+            unless ``start_value`` is given.
         begin (int): First step of the warm-up. Defaults to 0.
         end (int): Step that uses the end value. Required.
         by_epoch (bool): Whether to step once an epoch. To give lengths in
             epochs, and rise with every iteration, add
             ``convert_to_iter_based=True``. Defaults to False.
-        count (str): What ``begin`` and ``end`` count unless ``by_epoch``:
-            'updates' or 'iters'. Defaults to 'updates'.
-        start_value (float, optional): Value at ``begin``, instead of
-            ``start_factor``. Defaults to None.
-        end_value (float, optional): Value at ``end`` and after, with
-            ``start_value``. Defaults to None: the group's own.
+        count (str): 'updates' (default) or 'iters', unless ``by_epoch``.
+        start_value (float, optional): Instead of ``start_factor``.
+        end_value (float, optional): With ``start_value``. Defaults to None:
+            the group's own.
     """
 
     # Arguments that are lengths, which may be given in epochs.

@@ -138,12 +138,6 @@ def train_with_options_by_rank(rank, world_size, work_dir, name, values):
             [2, None],
             ['bn_size of the layers is [2] on rank 0 and [None] on rank 1'],
         ),
-        # Two batches of the 16 images on each of them.
-        (
-            'train_dataloader.batch_size',
-            [9, 15],
-            ['images per GPU is 9 on rank 0 and 15 on rank 1'],
-        ),
     ],
 )
 def test_what_cannot_be_stops_every_rank(tmp_path, name, values, said):

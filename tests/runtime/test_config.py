@@ -16,32 +16,24 @@ OURS = 'MegDetDistributedDataParallel'
 STOCK = 'MMDistributedDataParallel'
 
 
+UNUSED = dict(find_unused_parameters=True)
+
+
 @pytest.mark.parametrize(
     ('given', 'expected'),
     [
-        ({}, dict(type=OURS)),
+        (dict(model_wrapper_cfg=None), dict(type=OURS)),
+        (UNUSED, dict(UNUSED, type=OURS)),
         (
-            dict(find_unused_parameters=True),
-            dict(type=OURS, find_unused_parameters=True),
-        ),
-        (
-            dict(model_wrapper_cfg=dict(bucket_cap_mb=5)),
-            dict(type=OURS, bucket_cap_mb=5),
+            dict(model_wrapper_cfg=dict(UNUSED, type=STOCK, a=5), **UNUSED),
+            dict(UNUSED, type=OURS, a=5),
         ),
         (
             dict(
-                model_wrapper_cfg=dict(type=STOCK, broadcast_buffers=True),
+                model_wrapper_cfg=dict(type='TheirOwn', a=5),
                 find_unused_parameters=False,
             ),
-            dict(
-                type=OURS,
-                broadcast_buffers=True,
-                find_unused_parameters=False,
-            ),
-        ),
-        (
-            dict(model_wrapper_cfg=dict(type='TheirOwn', fast=True)),
-            dict(type='TheirOwn', fast=True),
+            dict(type='TheirOwn', a=5),
         ),
     ],
 )
