@@ -30,19 +30,15 @@ class Scale(nn.Module):
         return (self.weight * inputs).sum()
 
 
-def wrap(**options):
-    return MODEL_WRAPPERS.build(
+def gradient_and_buffer(rank, world_size, options):
+    model = MODEL_WRAPPERS.build(
         dict(
             type='MegDetDistributedDataParallel',
             module=Scale(),
-            device_ids=[int(os.environ.get('LOCAL_RANK', 0))],  # the Runner's
+            device_ids=[rank],  # the Runner's
             **options,
         )
     )
-
-
-def gradient_and_buffer(rank, world_size, options):
-    model = wrap(**options)
     model.module.seen.fill_(rank + 1)
     model(torch.tensor([1.0, 10.0]) * (rank + 1)).backward()
     return model.module.weight.grad.tolist(), model.module.seen.item()
@@ -59,25 +55,25 @@ def test_each_rank_keeps_its_buffers(options, expected):
     assert [grad for grad, _ in results] == [[1.5, 15.0]] * 2
 
 
-def train(rank, world_size, work_dir, options):
+def train(rank, world_size, work_dir):
     os.environ['LOCAL_RANK'] = str(rank)
     cfg = Config.fromfile(TINY_CONFIG)
-    cfg.merge_from_dict(options)
     cfg.merge_from_dict(
-        dict(launcher='pytorch', work_dir=work_dir, log_level='ERROR')
+        {
+            'launcher': 'pytorch',
+            'work_dir': work_dir,
+            'log_level': 'ERROR',
+            'train_cfg.max_epochs': 1,
+            'model.norm_cfg': None,
+            'model.extra_head_on': 1,
+            'find_unused_parameters': True,
+        }
     )
     runner = Runner.from_cfg(adapt_config(cfg))
     assert type(runner.model) is MegDetDistributedDataParallel
     before = {k: v.clone() for k, v in runner.model.state_dict().items()}
     runner.train()
-    after = runner.model.state_dict()
-    moved = [k for k in after if not torch.equal(before[k], after[k])]
-    return dict(moved=moved, state=after)
-
-
-ONE_EPOCH = {'train_cfg.max_epochs': 1}
-LOCAL_BN = {'model.norm_cfg': None}
-HEAD_ON_RANK_1 = {'model.extra_head_on': 1, 'find_unused_parameters': True}
+    return before, runner.model.state_dict()
 
 
 def test_runner_trains_on_gloo(tmp_path):
@@ -85,14 +81,12 @@ def test_runner_trains_on_gloo(tmp_path):
 
     Also those of a head that rank 0 never uses.
     """
-    options = ONE_EPOCH | LOCAL_BN | HEAD_ON_RANK_1
-    first, second = run_ranks(train, 2, str(tmp_path), options)
-    assert {'module.conv.weight', 'module.extra_head.weight'} <= set(
-        first['moved']
-    )
-    for key, value in first['state'].items():
+    (before, first), (_, second) = run_ranks(train, 2, str(tmp_path))
+    for key in ('module.conv.weight', 'module.extra_head.weight'):
+        assert not torch.equal(before[key], first[key])
+    for key, value in first.items():
         local = key.endswith(('running_mean', 'running_var'))
-        assert torch.equal(value, second['state'][key]) is not local, key
+        assert torch.equal(value, second[key]) is not local, key
 
 
 def start(rank, world_size, checkpoints):
