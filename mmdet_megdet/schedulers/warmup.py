@@ -15,7 +15,7 @@ from mmengine.optim.scheduler.param_scheduler import INF, OptimizerType
 
 from ..errors import ConfigError
 from ..upstream.mmengine_names import schedulers_of, steps_counted
-from .arguments import check_lengths, check_optimizer, check_values
+from .checks import check_lengths, check_optimizer, check_values
 from .conflicts import refuse_if_written
 
 
