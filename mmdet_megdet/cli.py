@@ -38,12 +38,7 @@ from .runtime import adapt_config, init_distributed, trust_checkpoints
 
 
 def add_common_options(parser: argparse.ArgumentParser) -> None:
-    """Add the options that mmdet's train and test tools share, and ours.
-
-    Args:
-        parser (argparse.ArgumentParser): Parser of a tool that has its
-            positional arguments already.
-    """
+    """Add the options that mmdet's train and test tools share, and ours."""
     parser.add_argument('--work-dir', help='folder for logs and results')
     parser.add_argument(
         '--cfg-options',
@@ -55,7 +50,7 @@ def add_common_options(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument(
         '--launcher',
-        choices=['none', 'pytorch', 'slurm', 'mpi'],
+        choices=['none', 'pytorch', 'slurm'],
         default='none',
         help='what started the processes of a distributed run',
     )
@@ -79,15 +74,6 @@ def load_config(args: argparse.Namespace) -> Config:
 
     The work folder is, in this order: ``--work-dir``, the config's
     ``work_dir``, ``./work_dirs/<name of the config file>``.
-
-    Args:
-        args (argparse.Namespace): With ``config`` and the common options.
-
-    Returns:
-        Config: The config to run.
-
-    Raises:
-        ConfigError: If there is no such file.
     """
     if not Path(args.config).is_file():
         raise ConfigError(f'there is no config file {args.config}')
@@ -106,31 +92,14 @@ def load_config(args: argparse.Namespace) -> Config:
 
 
 def require_checkpoint(path: str) -> str:
-    """Check that a checkpoint given on the command line is there.
-
-    Args:
-        path (str): Local path, or an address that MMEngine resolves.
-
-    Returns:
-        str: The same path.
-
-    Raises:
-        CheckpointError: If it is a local path without a file.
-    """
+    """Return the path or address of a checkpoint, if it is there."""
     if '://' not in path and not Path(path).expanduser().is_file():
         raise CheckpointError(f'there is no checkpoint {path}')
     return path
 
 
 def join(cfg: Config) -> int:
-    """Join the distributed run that the config and its launcher describe.
-
-    Args:
-        cfg (Config): As :func:`load_config` gives it.
-
-    Returns:
-        int: The world size; 1 without a launcher.
-    """
+    """Join the distributed run of a config, and return the world size."""
     dist_cfg = cfg.get('env_cfg', {}).get('dist_cfg')
     return init_distributed(cfg.launcher, dist_cfg)
 
@@ -140,16 +109,8 @@ def judge_annotations(
 ) -> None:
     """Judge the annotation files before anything is built; a collective.
 
-    What does not stop the run is printed, unless DataCheckHook will log it.
-
-    Args:
-        cfg (Config): As :func:`load_config` gives it, in the distributed run
-            that :func:`join` joined.
-        roles (Sequence[str]): For which of 'train', 'val' and 'test'.
-
-    Raises:
-        DataError: On every rank, if a file cannot be used, or would not be
-            used as is meant.
+    What cannot be used is refused, on every rank. What does not stop the run
+    is printed, unless DataCheckHook will log it.
     """
     said = check_annotation_files(cfg, roles)
     logged = 'train' in roles and data_check_of(cfg) is not None
@@ -161,15 +122,7 @@ def judge_annotations(
 def build_runner(cfg: Config) -> Runner:
     """Build the runner, in the distributed run that :func:`join` joined.
 
-    Args:
-        cfg (Config): As :func:`load_config` gives it.
-
-    Returns:
-        Runner: Ready to train or test.
-
-    Raises:
-        ConfigError: If ranks differ in config or versions, ahead of a model
-            that would differ.
+    Ranks that differ in config or versions are refused.
     """
     check_same_run(cfg)
     cfg = adapt_config(cfg)
@@ -183,15 +136,10 @@ def run_tool(main: Callable[[], None]) -> None:
 
     A :class:`MegDetError` is printed as one message, anything else with its
     traceback; the exit status is then 1, or 69 where the error may be the
-    consequence of another rank's end. torchrun's closing summary shows the
-    error too. After an error in a distributed run the process exits at
-    once: an orderly exit waits for collectives that are under way, which the
-    other ranks will never join, and the launcher ends those ranks only when
-    it sees this one gone. So it does when training was preempted, with the
-    status that says so.
-
-    Args:
-        main (Callable): The tool.
+    consequence of another rank's end, or 75 where training was preempted.
+    torchrun's closing summary shows the error too. After an error in a
+    distributed run the process exits at once: an orderly exit waits for
+    collectives that the other ranks will never join.
     """
     status = 1
     try:

@@ -10,11 +10,10 @@ RANK_LOST_STATUS = 69
 
 
 class MegDetError(Exception):
-    """Something that the user can put right.
+    """Something that the user can put right: value, reason and remedy.
 
-    Contract: the message names the value, the reason and the remedy. The
-    tools print it as one message, without a traceback, and end with status
-    1. Every refusal of this package derives from it.
+    Every refusal of this package derives from it. The tools print it as one
+    message, without a traceback, and end with status 1.
     """
 
 

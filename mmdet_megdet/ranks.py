@@ -17,22 +17,13 @@ def all_raise() -> Iterator[None]:
     """Raise on every rank what one of them raises in the block; a collective.
 
     Without it a rank that raises leaves the others waiting for it in their
-    next collective, until the timeout.
+    next collective, until the timeout. The block holds no collective itself.
+    For use before training: it costs two small collectives.
 
-    Contract:
-
-    - All ranks enter the block, which holds no collective itself: a rank that
-      raises would not join it.
-    - An exception of one rank leaves the block on all of them, with the same
-      type and text; that of the lowest rank where there are several. A rank's
-      own exception is the one that it raised, or the cause of the other one,
-      and so keeps its traceback. What ends a process (``SystemExit``,
-      ``KeyboardInterrupt``) leaves at once, on its rank alone.
-    - A type that the other ranks cannot make from its text is replaced there
-      by its nearest base that they can.
-
-    Cost: two small collectives, of a few bytes a rank where nothing is
-    raised; none in one process. For use before training, not in an iteration.
+    All ranks get the same type (or its nearest base that they can make from
+    its text) and the text of the lowest rank that raised; a rank's own
+    exception keeps its traceback, as the cause. What ends a process
+    (``SystemExit``, ``KeyboardInterrupt``) leaves at once, on its rank alone.
 
     Examples:
         >>> with all_raise():
@@ -57,14 +48,9 @@ def differences(
 ) -> str | None:
     """Say in what ranks differ.
 
-    Args:
-        by_rank (Sequence[Mapping[str, object]]): Facts by name, of each rank,
-            as ``all_gather_object`` gathers them. They are compared as text.
-        most (int): How many names are told. Defaults to 6.
-
-    Returns:
-        str, optional: For each name the values and their ranks, first what
-        most ranks have; None where all ranks have the same.
+    Facts by name, of each rank, are compared as text. For each name that
+    differs (at most ``most``) come the values and their ranks, first what most
+    ranks have; None where all ranks have the same.
 
     Examples:
         >>> differences([{'torch': '2.6'}, {'torch': '2.7'}])

@@ -8,29 +8,14 @@ from itertools import groupby
 
 
 def some(names: Iterable[object], most: int = 3, between: str = ', ') -> str:
-    """Return the first few names, and how many more there are.
-
-    Args:
-        names (Iterable): What is listed.
-        most (int): How many are named. Defaults to 3.
-        between (str): What stands between two. Defaults to a comma.
-
-    Examples:
-        >>> some('abcde')
-        'a, b, c and 2 more'
-    """
+    """Return the first few names: 'a, b, c and 2 more'."""
     texts = [str(name) for name in names]
     rest = len(texts) - most
     return between.join(texts[:most]) + (f' and {rest} more' * (rest > 0))
 
 
 def these_ranks(ranks: Iterable[int]) -> str:
-    """Return, for instance, 'rank 3' or 'ranks 0, 2, 4-63'.
-
-    Args:
-        ranks (Iterable[int]): At least one; at most eight ranks or runs of
-            consecutive ranks are named.
-    """
+    """Return, for instance, 'rank 3' or 'ranks 0, 2, 4-63'."""
     ranks = sorted(ranks)
     parts: list[str] = []
     # Consecutive ranks are as far from their place in the list.

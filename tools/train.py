@@ -34,7 +34,7 @@ from mmdet_megdet.faults.restart import (
     is_elastic,
 )
 from mmdet_megdet.ranks import differences
-from mmdet_megdet.runtime import check_auto_scale_lr, find_hook
+from mmdet_megdet.runtime import find_hook
 
 
 def parse_args(arguments: Sequence[str] | None = None) -> argparse.Namespace:
@@ -148,7 +148,6 @@ def main(arguments: Sequence[str] | None = None) -> None:
     world_size = join(cfg)
     if 'max_images_per_gpu' in args:
         choose_images(cfg, args.max_images_per_gpu, world_size)
-    check_auto_scale_lr(cfg, world_size)
     judge_annotations(cfg)
     runner = build_runner(cfg)
     check_same_start(cfg)

@@ -11,7 +11,6 @@ from mmengine.hooks import CheckpointHook, EMAHook, Hook
 from mmengine.logging import print_log
 from mmengine.registry import HOOKS
 from mmengine.runner import Runner
-from torch import nn
 
 from ..errors import ConfigError
 from ..faults import check_setup
@@ -33,16 +32,12 @@ class SyncBNGroupHook(Hook):
 
     - Before training it tells every ``MegDetSyncBN`` how many consecutive
       ranks hold ``bn_size`` images, from the train dataloader's images per
-      GPU and the world size, and makes the process groups. Images, not
-      ranks: 32 images are 8 ranks with 4 each, or 4 ranks with 8 each.
+      GPU and the world size, and makes the process groups. What cannot be
+      split so is refused on every rank, with the nearest sizes that can.
     - Before validation, before testing and before a checkpoint it pools the
       running statistics over all ranks
       (:func:`~mmdet_megdet.sync_bn.pool_running_stats`), those of an EMA
-      copy included: one small all-reduce. Where all ranks synchronise
-      together the buffers stay as they are, bit for bit.
-
-    It runs ahead of ``SyncBuffersHook``, which then averages what is equal
-    already.
+      copy included.
 
     Args:
         bn_size (int, optional): Overrides the layers' own ``bn_size``. None
@@ -51,12 +46,6 @@ class SyncBNGroupHook(Hook):
         strict (bool): For debugging, let every layer check in every call
             that all ranks of its group are in the same layer; slow. Defaults
             to False.
-
-    Raises:
-        ConfigError: Before training, on every rank, if the ranks cannot be
-            split so, with the nearest sizes that can be had; or if the
-            config sets ``sync_bn``, with which the Runner has replaced every
-            ``MegDetSyncBN`` by then.
 
     Examples:
         >>> norm_cfg = dict(type='MegDetSyncBN', bn_size=32)
@@ -81,10 +70,9 @@ class SyncBNGroupHook(Hook):
         """Make the BN groups."""
         if runner.cfg.get('sync_bn') is not None:
             raise ConfigError(
-                f'sync_bn={runner.cfg.sync_bn!r} in the config makes the '
-                'Runner replace every BatchNorm, MegDetSyncBN too, by its '
-                'own synchronised one. Remove it; to convert a model, set '
-                'model_wrapper_cfg.convert_bn=True.'
+                f'sync_bn={runner.cfg.sync_bn!r} in the config has made the '
+                'Runner replace every MegDetSyncBN. Remove it; to convert a '
+                'model, set model_wrapper_cfg.convert_bn=True.'
             )
         with all_raise():
             images = images_per_gpu(runner.train_dataloader)
@@ -125,29 +113,17 @@ class SyncBNGroupHook(Hook):
         ):
             self._pool(runner)
 
-    def after_train_epoch(self, runner: Runner) -> None:
-        """Pool ahead of a checkpoint that counts epochs."""
-        self._pool(runner)
-
-    def before_interrupt(self, runner: Runner) -> None:
-        """Pool ahead of the checkpoint with which PreemptionHook stops."""
-        self._pool(runner)
-
-    def before_val(self, runner: Runner) -> None:
-        """Pool ahead of validation."""
-        self._pool(runner)
-
-    def before_test(self, runner: Runner) -> None:
-        """Pool ahead of testing."""
-        self._pool(runner)
-
     def _pool(self, runner: Runner) -> None:
-        models: list[nn.Module] = [runner.model]
-        for hook in runner.hooks:
-            # EMAHook swaps its buffers with the model's later.
-            if isinstance(hook, EMAHook) and hasattr(hook, 'ema_model'):
-                models.append(hook.ema_model)
-        pool_running_stats(*models)
+        # EMAHook swaps its buffers with the model's later.
+        copies = [
+            hook.ema_model
+            for hook in runner.hooks
+            if isinstance(hook, EMAHook) and hasattr(hook, 'ema_model')
+        ]
+        pool_running_stats(runner.model, *copies)
+
+    # Ahead of whatever reads or saves them; PreemptionHook calls the first.
+    before_interrupt = after_train_epoch = before_val = before_test = _pool
 
 
 def _saves_after_this_iteration(hook: Hook, runner: Runner) -> bool:

@@ -11,7 +11,7 @@ from mmengine.hooks import Hook
 from mmengine.logging import print_log
 from mmengine.registry import HOOKS
 from mmengine.runner import Runner
-from torch import Tensor, nn
+from torch import nn
 
 from ..errors import ConfigError
 from ..recipe import ranks_per_group
@@ -25,17 +25,15 @@ class UnitLossHook(Hook):
 
     mmdet's anchor heads (RetinaNet's, the region proposal network's) divide
     the sum of a loss over a rank's images by that rank's count of positive or
-    sampled anchors, and DDP averages the quotients: with the same 32 images,
-    8 ranks of 4 and 4 ranks of 8 come to different losses. With this hook the
-    sum is divided by the count of the unit of images over which BatchNorm
-    takes its statistics, which is the same on any hardware. mmdet's heads and
-    losses stay as they are; only the ``avg_factor`` that a loss is given
-    becomes the mean over the unit's ranks, by a small all-reduce.
+    sampled anchors, and DDP averages the quotients: the same 32 images come
+    to another loss on 8 ranks of 4 than on 4 ranks of 8. Here the sum is
+    divided by the count of the unit of images over which BatchNorm takes its
+    statistics: the ``avg_factor`` that a loss is given becomes the mean over
+    the unit's ranks, by a small all-reduce.
 
     Only heads that call each loss in each forward are changed, or a rank
     would wait for one that does not: those with ``AnchorHead``'s own way of
-    adding up losses. (Heads such as FCOS's average over all ranks of a
-    micro-step themselves, RoI heads may leave a loss out.)
+    adding up losses.
 
     Args:
         images (int, optional): Images of a unit. Defaults to None, the
@@ -44,11 +42,6 @@ class UnitLossHook(Hook):
 
     Attributes:
         ranks (int): Consecutive ranks of a unit; known once training begins.
-
-    Raises:
-        ConfigError: Before training, if no head is of that kind, if the
-            model has no MegDetSyncBN and ``images`` is not given, or if
-            ranks do not make such units.
 
     Examples:
         >>> default_hooks = dict(unit_loss=dict(type='UnitLossHook'))
@@ -72,8 +65,7 @@ class UnitLossHook(Hook):
             raise ConfigError(
                 'UnitLossHook found no head that adds up its losses as '
                 "mmdet's AnchorHead does (RetinaHead, RPNHead). Remove it: "
-                "default_hooks.unit_loss=None. The head's losses are then "
-                'normalised as mmdet does it.'
+                'default_hooks.unit_loss=None.'
             )
         images = self.images or _bn_size(runner.model)
         each = images_per_gpu(runner.train_dataloader)
@@ -101,12 +93,9 @@ class UnitLossHook(Hook):
         ).clone()
         dist.all_reduce(factor, group=self._group)
         factor /= self._group.size()
-        return args, kwargs | dict(avg_factor=_like(args[0], factor))
-
-
-def _like(prediction: Tensor, factor: Tensor) -> Tensor:
-    """The factor in the type in which the loss is computed."""
-    return factor.to(torch.promote_types(prediction.dtype, torch.float32))
+        # In the type in which the loss is computed.
+        dtype = torch.promote_types(args[0].dtype, torch.float32)
+        return args, kwargs | dict(avg_factor=factor.to(dtype))
 
 
 def _adds_up_as_anchor_head(module: nn.Module) -> bool:
@@ -127,8 +116,8 @@ def _bn_size(model: nn.Module) -> int | None:
     if not sizes:
         raise ConfigError(
             'UnitLossHook normalises over the images of BatchNorm, but the '
-            'model has no MegDetSyncBN. Say their number: default_hooks.'
-            "unit_loss=dict(type='UnitLossHook', images=32)."
+            'model has no MegDetSyncBN. Say their number: '
+            "dict(type='UnitLossHook', images=32)."
         )
     numbers = [size for size in sizes if size is not None]
     return max(numbers) if len(numbers) == len(sizes) else None

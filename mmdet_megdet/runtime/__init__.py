@@ -3,7 +3,6 @@
 
 from .config import (
     adapt_config,
-    check_auto_scale_lr,
     check_lr_scaling,
     check_warmup_ends,
     each_config,
@@ -20,7 +19,6 @@ __all__ = [
     'NUMPY_TYPE_CODES',
     'MegDetDistributedDataParallel',
     'adapt_config',
-    'check_auto_scale_lr',
     'check_lr_scaling',
     'check_warmup_ends',
     'decoded_size',

@@ -23,15 +23,8 @@ from ..upstream.torch_names import end_workers
 def images_per_gpu(loader: DataLoader) -> int:
     """Return the number of images that each rank sees in one iteration.
 
-    Args:
-        loader (DataLoader): Built by the Runner, with a batch size or with a
-            batch sampler that has one, as mmdet's ``AspectRatioBatchSampler``.
-
-    Returns:
-        int: The batch size; the last batch of an epoch may be smaller.
-
-    Raises:
-        ConfigError: If the loader's batch sampler does not say.
+    It is the loader's batch size, or its batch sampler's; the last batch of
+    an epoch may be smaller.
     """
     size = loader.batch_size
     if size is None:
@@ -39,22 +32,17 @@ def images_per_gpu(loader: DataLoader) -> int:
     if size is None:
         raise ConfigError(
             'The number of images per GPU is not known: '
-            f'{type(loader.batch_sampler).__name__} has no batch_size. Give '
-            'the batch sampler that attribute, or use one that has it, such '
-            'as AspectRatioBatchSampler.'
+            f'{type(loader.batch_sampler).__name__} has no batch_size. Use a '
+            'batch sampler that has it, such as AspectRatioBatchSampler.'
         )
     return size
 
 
 def image_names(batch: Any) -> list[str]:
-    """Return which images a batch holds, as far as it tells.
+    """Return the ids of a batch's images, with paths, as far as it tells.
 
-    Args:
-        batch (Any): What a dataloader yields: containers, in which mmdet's
-            data samples (or others with ``metainfo``) are looked for.
-
-    Returns:
-        list[str]: Their ids, with the path where that is known too.
+    The batch is what a dataloader yields: containers, in which data samples
+    with ``metainfo`` are looked for.
     """
     metainfo = getattr(batch, 'metainfo', None)
     if isinstance(metainfo, Mapping) and 'img_id' in metainfo:
@@ -78,9 +66,6 @@ def hold_workers(runner: Runner) -> None:
 
     A hook that sets something on a loader calls this in ``before_run``; any
     number of them may.
-
-    Args:
-        runner (Runner): With its train loop built, or a run without one.
     """
     loop = built_loop(runner, 'train')
     if (

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import inspect
 import logging
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
@@ -34,47 +33,33 @@ _BROADCAST = (
 class MegDetDistributedDataParallel(MMDistributedDataParallel):
     """MMEngine's distributed wrapper, for models on a GPU or on the CPU.
 
-    The Runner builds it from ``cfg.model_wrapper_cfg`` in a distributed run
-    and always passes ``device_ids``, which torch refuses for a model on the
-    CPU: there they are ignored. Buffers stay as each rank has them: rank 0's
-    would otherwise overwrite the running statistics of every rank before
-    each forward. (They are equal at the start: the Runner broadcasts rank
-    0's weights and buffers once they are initialised.)
+    The Runner builds it from ``cfg.model_wrapper_cfg`` in a distributed run.
+    ``device_ids``, which it always passes, are ignored for a model on the CPU.
+    Buffers stay as each rank has them: rank 0's would otherwise overwrite the
+    running statistics of every rank before each forward.
 
-    It can also convert BatchNorm before it wraps the model, and so before
-    EMAHook copies it and before weights are initialised. (An ``init_cfg``
-    meets converted layers as ``layer='_BatchNorm'``, not as 'BatchNorm2d'.)
-    All ranks have to call all synchronised layers, so in mmdet's two-stage
-    detectors convert backbone and neck alone: RoI heads may leave layers out
-    on a rank without RoIs. Without a launcher the Runner applies no wrapper;
-    one process has nothing to synchronise with.
+    It can convert BatchNorm before it wraps the model, and so before EMAHook
+    copies it and before weights are initialised. (An ``init_cfg`` meets
+    converted layers as ``layer='_BatchNorm'``, not as 'BatchNorm2d'.) All
+    ranks have to call all synchronised layers, so in mmdet's two-stage
+    detectors convert backbone and neck alone.
 
     Args:
         module (nn.Module): The model, already on its device.
         device_ids (sequence, optional): The GPU of this rank. Defaults to
             None.
-        broadcast_buffers (bool): Whether rank 0's buffers overwrite the
-            others' before each forward. Defaults to False.
-        find_unused_parameters (bool): Whether parameters may stay without a
-            gradient in an iteration. Defaults to False.
+        broadcast_buffers (bool): As DDP's. Defaults to False.
+        find_unused_parameters (bool): As DDP's. Defaults to False.
         convert_bn (bool or Sequence[str]): Whether every BatchNorm becomes a
-            ``MegDetSyncBN``
-            (:func:`~mmdet_megdet.sync_bn.convert_batch_norm`): True for the
-            whole model, or the names of its parts. Defaults to False.
+            ``MegDetSyncBN``: True for the whole model, or the names of its
+            parts. Defaults to False.
         bn_size (int, optional): Number of images over which the converted
             layers take their statistics; needs ``SyncBNGroupHook``. Defaults
             to None: those of all ranks.
         comm_hook (str or Mapping, optional): How gradients are compressed on
-            their way: 'fp16_compress', 'bf16_compress', 'powerSGD', or a
-            mapping with that ``type`` and arguments
-            (:func:`~mmdet_megdet.runtime.comm_hook.register_comm_hook`).
-            Defaults to None: not at all.
+            their way, as :func:`register_comm_hook` takes it. Defaults to
+            None: not at all.
         **kwargs: Passed to :class:`MMDistributedDataParallel`.
-
-    Raises:
-        ConfigError: If ``bn_size`` is given without ``convert_bn``, that
-            names a part that the model has not, ``comm_hook`` is unknown, or
-            the model has ``nn.SyncBatchNorm`` on the CPU.
 
     Examples:
         >>> model_wrapper_cfg = dict(
@@ -98,16 +83,12 @@ class MegDetDistributedDataParallel(MMDistributedDataParallel):
         if bn_size is not None and not convert_bn:
             raise ConfigError(
                 f'bn_size={bn_size} is for the layers that convert_bn '
-                'converts. Set that too; or, for layers that the model has as '
-                'MegDetSyncBN already, norm_cfg.bn_size or '
-                'SyncBNGroupHook(bn_size=...).'
+                'converts: set that too, or norm_cfg.bn_size instead.'
             )
         if convert_bn:
             for part in _parts(module, convert_bn):
                 convert_batch_norm(part, bn_size)
         on_cpu = all(p.device.type == 'cpu' for p in module.parameters())
-        if on_cpu:
-            _check_no_torch_sync_bn(module)
         super().__init__(
             module=module,
             device_ids=None if on_cpu else device_ids,
@@ -136,34 +117,15 @@ class MegDetDistributedDataParallel(MMDistributedDataParallel):
 def _parts(
     module: nn.Module, names: Literal[True] | Sequence[str]
 ) -> list[nn.Module]:
-    if names is True:
-        return [module]
-    parts = dict(module.named_modules())
-    unknown = [name for name in names if name not in parts]
-    if unknown:
+    try:
+        return [
+            module.get_submodule(n) for n in ([''] if names is True else names)
+        ]
+    except AttributeError as error:
         children = ', '.join(name for name, _ in module.named_children())
         raise ConfigError(
-            f'convert_bn={names!r}: {type(module).__name__} has no part '
-            f'{", ".join(unknown)}. Its parts are {children}; a list of them, '
-            'or True for the whole model.'
-        )
-    return [parts[name] for name in names]
-
-
-def _check_no_torch_sync_bn(module: nn.Module) -> None:
-    names = [
-        name
-        for name, layer in module.named_modules()
-        if isinstance(layer, nn.SyncBatchNorm)
-    ]
-    if names:
-        raise ConfigError(
-            f'{len(names)} layers are nn.SyncBatchNorm, which does not run on '
-            f'the CPU: {some(names, 5)}. If the config sets sync_bn, remove '
-            'it: it replaces every BatchNorm, MegDetSyncBN too. If its '
-            'norm_cfg says SyncBN, write MegDetSyncBN, or set '
-            'model_wrapper_cfg.convert_bn=True.'
-        )
+            f'convert_bn={names!r}: {error}. Its parts are {children}.'
+        ) from None
 
 
 def _log(report: BatchNormReport, convert_bn: bool | Sequence[str]) -> None:
@@ -171,34 +133,21 @@ def _log(report: BatchNormReport, convert_bn: bool | Sequence[str]) -> None:
     if not ours and not report.others and not convert_bn:
         return
     lines = [f'BatchNorm: {ours} layers are MegDetSyncBN']
-    for names, what in (
-        (
-            report.frozen,
-            'of them have frozen weights and synchronise their statistics',
-        ),
-        (
-            report.in_eval,
-            'of them are in eval mode and do not synchronise (norm_eval, '
-            'frozen_stages)',
-        ),
-    ):
-        if names:
-            lines.append(f'{len(names)} {what}: {some(names, 5)}')
-    if report.others:
-        kinds = Counter(report.others.values())
-        each = some((f'{n} {kind}' for kind, n in kinds.items()), 9)
+    if report.in_eval:
         lines.append(
-            f'{len(report.others)} more are none ({each}): '
+            f'{len(report.in_eval)} of them are in eval mode and do not '
+            'synchronise (norm_eval, frozen_stages): '
+            f'{some(report.in_eval, 5)}'
+        )
+    if report.others:
+        lines.append(
+            f'{len(report.others)} more are none '
+            f'({some(dict.fromkeys(report.others.values()))}): '
             f'{some(report.others, 5)}'
         )
-        if 'SyncBatchNorm' in kinds:
-            lines.append(
-                'if the config sets sync_bn, that has replaced every '
-                'BatchNorm by SyncBatchNorm, MegDetSyncBN too: remove it'
-            )
-    missed = bool(report.in_eval) or not ours
     # Built as MegDetSyncBN or converted by name, some are left out on purpose.
-    missed = missed or (convert_bn is True and bool(report.others))
+    left_out = convert_bn is True and report.others
+    missed = report.in_eval or not ours or left_out
     print_log(
         '; '.join(lines) + '.',
         logger='current',

@@ -4,12 +4,12 @@
 A header tells it, unless the file asks to be turned: which formats a decoder
 turns, by which entry and with which flag, differs between OpenCV, its
 versions, and PIL. A file that may ask for it, or that PIL does not take, is
-decoded by the pipeline's own decoder.
+decoded by the pipeline's own decoder. All functions take LoadImageFromFile's
+``color_type`` and ``imdecode_backend``.
 """
 
 from __future__ import annotations
 
-import struct
 from pathlib import Path
 
 import cv2
@@ -28,6 +28,8 @@ _FLAGS = dict(
         cv2.IMREAD_IGNORE_ORIENTATION | cv2.IMREAD_GRAYSCALE
     ),
 )
+# Where EXIF or XMP is, in a PNG.
+_IN_A_PNG = (b'eXIf', b'profile type exif', b'profile type xmp', b'adobe.xmp')
 _TURNING = ('color', 'grayscale')
 # OpenCV refuses more, unless OPENCV_IO_MAX_IMAGE_PIXELS says otherwise.
 _MANY_PIXELS = 1 << 30
@@ -36,19 +38,7 @@ _MANY_PIXELS = 1 << 30
 def decoded_size(
     path: str | Path, color_type: str = 'color', backend: str | None = 'cv2'
 ) -> tuple[int, int]:
-    """Decode an image as LoadImageFromFile does, and return its size.
-
-    Args:
-        path (str or Path): The image.
-        color_type (str): LoadImageFromFile's option.
-        backend (str, optional): Its ``imdecode_backend``.
-
-    Returns:
-        tuple[int, int]: Width and height.
-
-    Raises:
-        DataError: If the decoder makes nothing of it.
-    """
+    """Decode an image, and return its width and height."""
     height, width = _decode(path, color_type, backend).shape[:2]
     return width, height
 
@@ -76,17 +66,11 @@ def is_turned_in_place(
     """Return whether decoding turns an image without changing its size.
 
     So it is with a square one, or one turned by 180 degrees or mirrored: no
-    size tells whether its boxes were drawn before or after. Arguments as of
-    :func:`decoded_size`.
+    size tells whether its boxes were drawn before or after.
     """
     if color_type not in _TURNING or backend not in ('cv2', 'pillow', None):
         return False
-    try:
-        with Image.open(path) as image:
-            may_turn, size = _may_turn(path, image), image.size
-    except Exception:
-        return False
-    if not may_turn or size != size_when_decoded(path, color_type, backend):
+    if _upright_size(path) is not None:
         return False
     turned = _decode(path, color_type, backend)
     as_it_lies = _decode(path, f'{color_type}_ignore_orientation', backend)
@@ -97,14 +81,7 @@ def size_when_decoded(
     path: str | Path, color_type: str = 'color', backend: str | None = 'cv2'
 ) -> tuple[int, int]:
     """Return what :func:`decoded_size` does, decoding only if it must."""
-    size = None
-    try:
-        with Image.open(path) as image:
-            if not _may_turn(path, image):
-                size = image.size
-    except Exception:
-        # A format or a size that PIL refuses, and another decoder may not.
-        size = None
+    size = _upright_size(path)
     if size is None or size[0] * size[1] > _MANY_PIXELS:
         return decoded_size(path, color_type, backend)
     if backend == 'cv2' and not cv2.haveImageReader(str(path)):
@@ -112,22 +89,17 @@ def size_when_decoded(
     return size
 
 
-def _may_turn(path: str | Path, image: Image.Image) -> bool:
-    """Return whether a file may hold an orientation other than upright."""
-    if image.format != 'PNG':
-        return image.getexif().get(_ORIENTATION, 1) != 1
-    # Asking PIL for a PNG's would decode the whole image.
-    named = any('exif' in str(k) or 'xmp' in str(k) for k in image.info)
-    return named or _has_exif_chunk(path)
-
-
-def _has_exif_chunk(path: str | Path) -> bool:
-    """Return whether a PNG has EXIF, which may stand behind the image."""
-    with open(path, 'rb') as file:
-        file.seek(8)
-        while len(head := file.read(8)) == 8:
-            length, kind = struct.unpack('>I4s', head)
-            if kind in (b'eXIf', b'IEND'):
-                return kind == b'eXIf'
-            file.seek(length + 4, 1)
-    return False
+def _upright_size(path: str | Path) -> tuple[int, int] | None:
+    """Return the header's size; None where the image may be turned."""
+    try:
+        with Image.open(path) as image:
+            if image.format != 'PNG':
+                turned = image.getexif().get(_ORIENTATION, 1) != 1
+            else:
+                # Asking PIL for a PNG's would decode the whole image.
+                content = Path(path).read_bytes()
+                turned = any(name in content for name in _IN_A_PNG)
+            return None if turned else image.size
+    except Exception:
+        # A format or a size that PIL refuses, and another decoder may not.
+        return None

@@ -9,13 +9,9 @@ leaves it alone; on GPUs the Runner makes it.
 from __future__ import annotations
 
 import os
-import re
 import subprocess
 from collections.abc import Mapping
 from datetime import timedelta
-from numbers import Real
-from pathlib import Path
-from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -23,12 +19,7 @@ from mmengine.device import get_device
 
 from ..errors import LaunchError
 
-# A line of sattach --layout.
-_NODE = re.compile(r'\s*Node \d+ \((?P<name>.+)\), .*: (?P<tasks>[\d ]+)')
-_UNKNOWN_HOST = "cannot tell rank 0's host ({}): set MASTER_ADDR to it."
 _DEFAULT_PORT = '29500'  # torch.distributed's and MMEngine's
-_RANK_NAMES = ('RANK', 'LOCAL_RANK', 'WORLD_SIZE')
-_LAUNCH_ORDER = 'NCCL_LAUNCH_ORDER_IMPLICIT'
 
 
 def export_rank(launcher: str, port: int | None = None) -> int:
@@ -37,26 +28,23 @@ def export_rank(launcher: str, port: int | None = None) -> int:
     Sets RANK, LOCAL_RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT as
     ``mmengine.dist.init_dist`` does, so that either may do it. On NVIDIA's
     GPUs NCCL_LAUNCH_ORDER_IMPLICIT=1 too, where the user has not set it:
-    BatchNorm's collectives run beside DDP's on another communicator.
+    NCCL then starts the kernels of BatchNorm's and DDP's communicators in the
+    host's order. In another order on another rank, ranks may wait for each
+    other for ever.
 
     Args:
-        launcher (str): 'none', 'pytorch' (torchrun), 'slurm' or 'mpi'
-            (Open MPI).
+        launcher (str): 'none', 'pytorch' (torchrun) or 'slurm'.
         port (int, optional): Port of rank 0 under Slurm. Defaults to None:
             MASTER_PORT, else 29500.
 
     Returns:
         int: The world size; 1 for 'none'.
-
-    Raises:
-        LaunchError: If the launcher's variables are missing, or the machine
-            has GPUs but none for this rank.
     """
     if launcher == 'none':
         return 1
     env = os.environ
     if launcher == 'pytorch':
-        _require(launcher, *_RANK_NAMES)
+        _require(launcher, 'RANK', 'LOCAL_RANK', 'WORLD_SIZE')
     elif launcher == 'slurm':
         _require(launcher, 'SLURM_PROCID', 'SLURM_LOCALID', 'SLURM_NTASKS')
         env['RANK'] = env['SLURM_PROCID']
@@ -66,16 +54,9 @@ def export_rank(launcher: str, port: int | None = None) -> int:
             env['MASTER_PORT'] = str(port)
         if 'MASTER_ADDR' not in env:
             env['MASTER_ADDR'] = _slurm_host_of_rank_0()
-    elif launcher == 'mpi':
-        prefix = 'OMPI_COMM_WORLD_'
-        names = [prefix + name for name in ('RANK', 'LOCAL_RANK', 'SIZE')]
-        _require(launcher, *names)
-        for name, given in zip(_RANK_NAMES, names, strict=True):
-            env[name] = env[given]
     else:
         raise LaunchError(
-            f'unknown launcher {launcher!r}: choose none, pytorch, slurm or '
-            'mpi.'
+            f'unknown launcher {launcher!r}: choose none, pytorch or slurm.'
         )
     env.setdefault('MASTER_PORT', _DEFAULT_PORT)
     _require(launcher, 'MASTER_ADDR')
@@ -84,28 +65,11 @@ def export_rank(launcher: str, port: int | None = None) -> int:
         raise LaunchError(
             f'rank {env["RANK"]} is process {local_rank} of this machine, '
             f'which shows {gpus} GPU(s): start at most {gpus} processes here, '
-            "let the launcher show all of the machine's GPUs to each "
-            'process, or set CUDA_VISIBLE_DEVICES=-1 to run on the CPU.'
+            'or let the launcher show all GPUs to each process.'
         )
     if gpus and torch.version.cuda is not None:
-        _keep_launch_order()
+        env.setdefault('NCCL_LAUNCH_ORDER_IMPLICIT', '1')
     return int(env['WORLD_SIZE'])
-
-
-def _keep_launch_order() -> None:
-    """Let NCCL start the kernels of all communicators in the host's order.
-
-    Where they start in another order on another rank, ranks may wait for each
-    other for ever. NCCL before 2.26 does not know the variable.
-    """
-    own = os.environ.get('NCCL_CONF_FILE', Path.home() / '.nccl.conf')
-    for path in map(Path, (own, '/etc/nccl.conf')):
-        # The environment would override what a user has written there.
-        if path.is_file() and _LAUNCH_ORDER in path.read_text(
-            'utf-8', 'replace'
-        ):
-            return
-    os.environ.setdefault(_LAUNCH_ORDER, '1')
 
 
 def init_distributed(launcher: str, dist_cfg: Mapping | None = None) -> int:
@@ -115,45 +79,27 @@ def init_distributed(launcher: str, dist_cfg: Mapping | None = None) -> int:
     of NCCL. On an accelerator it only exports this rank's variables.
 
     Args:
-        launcher (str): 'none', 'pytorch', 'slurm' or 'mpi'.
+        launcher (str): 'none', 'pytorch' or 'slurm'.
         dist_cfg (Mapping, optional): ``cfg.env_cfg.dist_cfg``: ``backend``,
             ``timeout`` (seconds), ``port`` (Slurm) and further arguments of
             :func:`torch.distributed.init_process_group`.
 
     Returns:
         int: The world size; 1 for 'none'.
-
-    Raises:
-        LaunchError: If the environment or ``dist_cfg`` does not allow it.
     """
     options = dict(dist_cfg or {})
     world_size = export_rank(launcher, options.pop('port', None))
-    timeout = options.pop('timeout', None)
-    if timeout is not None:
-        options['timeout'] = _as_timedelta(timeout)
     if launcher == 'none' or get_device() != 'cpu' or dist.is_initialized():
         return world_size
-    init_backend = options.pop('init_backend', 'torch')
-    if init_backend != 'torch':
-        raise LaunchError(
-            f'env_cfg.dist_cfg.init_backend={init_backend!r} needs GPUs, and '
-            "there is none here: set it to 'torch' or leave it out."
-        )
+    # MMEngine's own: by which program its start-up joins.
+    options.pop('init_backend', None)
     backend = options.pop('backend', 'nccl')
+    if options.get('timeout') is not None:
+        options['timeout'] = timedelta(seconds=options['timeout'])
     dist.init_process_group(
         'gloo' if backend == 'nccl' else backend, **options
     )
     return world_size
-
-
-def _as_timedelta(seconds: Any) -> timedelta:
-    number = isinstance(seconds, Real) and not isinstance(seconds, bool)
-    if not number or not seconds > 0:
-        raise LaunchError(
-            f'env_cfg.dist_cfg.timeout={seconds!r} is not a positive number '
-            'of seconds, for example timeout=1800.'
-        )
-    return timedelta(seconds=seconds)
 
 
 def _require(launcher: str, *names: str) -> None:
@@ -162,7 +108,6 @@ def _require(launcher: str, *names: str) -> None:
         starter = {
             'pytorch': 'torchrun (tools/dist_train.sh, tools/dist_test.sh)',
             'slurm': 'srun (tools/slurm_train.sh, tools/slurm_test.sh)',
-            'mpi': "Open MPI's mpirun, with MASTER_ADDR exported",
         }[launcher]
         raise LaunchError(
             f'--launcher {launcher} needs {", ".join(missing)} in the '
@@ -171,50 +116,24 @@ def _require(launcher: str, *names: str) -> None:
 
 
 def _slurm_host_of_rank_0() -> str:
-    """Name the node on which task 0 of this job step runs.
-
-    It is the first of the step's nodes, unless tasks were dealt out as a file
-    said (``srun --distribution=arbitrary``): then Slurm is asked.
-    """
+    """Name the node of task 0, the first of this job step's."""
     env = os.environ
-    if '0' in env.get('SLURM_GTIDS', env['SLURM_PROCID']).split(','):
-        own = env.get('SLURMD_NODENAME')
-        if own:
-            return own
+    names = ('SLURM_STEP_NODELIST', 'SLURM_JOB_NODELIST', 'SLURM_NODELIST')
+    nodes = next(filter(None, map(env.get, names)), None)
+    _require('slurm', *() if nodes else names[-1:])
     if 'arbitrary' in env.get('SLURM_DISTRIBUTION', '') or any(
         name in env for name in ('SLURM_HOSTFILE', 'SLURM_ARBITRARY_NODELIST')
     ):
-        return _host_by_layout()
-    # srun may have been given a part of the job's nodes.
-    for name in ('SLURM_STEP_NODELIST', 'SLURM_JOB_NODELIST'):
-        if env.get(name):
-            break
-    else:
-        name = 'SLURM_NODELIST'
-        _require('slurm', name)
-    return _ask_slurm('scontrol', 'show', 'hostnames', env[name]).split()[0]
-
-
-def _host_by_layout() -> str:
-    _require('slurm', 'SLURM_JOB_ID', 'SLURM_STEP_ID')
-    step = '{SLURM_JOB_ID}.{SLURM_STEP_ID}'.format_map(os.environ)
-    layout = _ask_slurm('sattach', '--layout', step)
-    for line in layout.splitlines():
-        node = _NODE.fullmatch(line)
-        if node and '0' in node['tasks'].split():
-            return node['name']
-    raise LaunchError(_UNKNOWN_HOST.format(f'sattach --layout: {layout}'))
-
-
-def _ask_slurm(*command: str) -> str:
+        raise LaunchError(
+            'a file has dealt out the tasks of this job step (srun '
+            '--distribution=arbitrary), and rank 0 may be on any node: set '
+            'MASTER_ADDR to it.'
+        )
+    command = ('scontrol', 'show', 'hostnames', str(nodes))
     try:
-        said = subprocess.run(
-            command, capture_output=True, text=True, check=True
-        ).stdout
-    except (OSError, subprocess.CalledProcessError) as error:
-        reason = f'{" ".join(command)}: {error}'
-        raise LaunchError(_UNKNOWN_HOST.format(reason)) from error
-    if not said.strip():
-        reason = f'{" ".join(command)} says nothing'
-        raise LaunchError(_UNKNOWN_HOST.format(reason))
-    return said
+        return subprocess.check_output(command, text=True).split()[0]
+    except (OSError, subprocess.CalledProcessError, IndexError) as error:
+        raise LaunchError(
+            f"cannot tell rank 0's host ({' '.join(command)}: {error}): set "
+            'MASTER_ADDR to it.'
+        ) from error

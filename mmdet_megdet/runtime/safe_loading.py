@@ -2,15 +2,13 @@
 """Resuming and testing one's own checkpoints under torch's safe loading.
 
 Since torch 2.6 ``torch.load`` unpickles tensors and plain containers only,
-unless it is told to trust the file. MMEngine's checkpoints also hold its log
-buffers, so stock MMEngine 0.10.7 cannot read back what it wrote itself.
-Importing this module allows exactly what those consist of, and makes
-MMEngine's loaders say clearly what they refuse.
+unless it is told to trust the file, and so stock MMEngine 0.10.7 cannot read
+back what it wrote itself. Importing this module allows exactly what MMEngine's
+checkpoints consist of, and makes its loaders say clearly what they refuse.
 
-Neither a file's code nor its text ever runs: the configs that a checkpoint
-holds are text, which MMEngine would execute (``Runner.resume`` of a
-``meta['config']``, its inferencers of a ``cfg``), and which its loaders do not
-hand on any more.
+Neither a file's code nor its text ever runs: MMEngine would execute the
+configs that a checkpoint holds (in ``Runner.resume``, in its inferencers), so
+its loaders do not hand them on any more.
 """
 
 from __future__ import annotations
@@ -29,11 +27,14 @@ import torch
 from mmengine.config import ConfigDict
 from mmengine.logging import HistoryBuffer
 from mmengine.optim.scheduler import OneCycleParamScheduler
-from mmengine.runner import checkpoint as loaders
 from mmengine.runner.checkpoint import CheckpointLoader
 
 from ..errors import CheckpointError, NotResumableError
-from ..upstream.mmengine_names import annealing_functions, load_as_torch_does
+from ..upstream.mmengine_names import (
+    annealing_functions,
+    checkpoint_loaders,
+    load_as_torch_does,
+)
 from ..upstream.torch_names import copy_versions
 
 # Boolean, integer and floating point; no object, text or record arrays.
@@ -48,12 +49,7 @@ _OF_TRAINING = ('meta', 'message_hub', 'epoch', 'iter')
 
 
 def trust_checkpoints() -> None:
-    """Let this process unpickle anything that a checkpoint holds.
-
-    Meant for an explicit request of the user (``--trust-checkpoint``): such
-    a file can run any code. It applies to every checkpoint that the process
-    and its children read from now on, pretrained weights included.
-    """
+    """Let this process and its children unpickle, and so run, anything."""
     os.environ[_TRUST_VARIABLE] = '1'
 
 
@@ -64,20 +60,9 @@ class OneCycleName:
 def named_attribute(owner: object, name: str) -> FunctionType:
     """Stand in for ``builtins.getattr`` while a checkpoint is unpickled.
 
-    A pickled :class:`HistoryBuffer` names its statistics (``min``, ``mean``,
-    ...) as ``getattr(HistoryBuffer, 'min')``; OneCycleLR its annealing in the
-    same way. Only those, and public methods that HistoryBuffer itself
-    defines, are served.
-
-    Args:
-        owner (object): Object whose attribute the file asks for.
-        name (str): Name of the attribute.
-
-    Returns:
-        FunctionType: The method, unbound.
-
-    Raises:
-        pickle.UnpicklingError: If the file asks for anything else.
+    A pickled :class:`HistoryBuffer` names its statistics as
+    ``getattr(HistoryBuffer, 'min')``, OneCycleLR its annealing in the same
+    way. Public methods that they define themselves are served, no more.
     """
     served: dict = {}
     if owner is HistoryBuffer and not str(name).startswith('_'):
@@ -115,15 +100,11 @@ def _allowed_globals() -> list:
 
 
 class LoadedCheckpoint(dict):
-    """A checkpoint as MMEngine is handed it.
+    """A checkpoint (or its ``meta``) as MMEngine is handed it.
 
     Contract: it holds no stored config under any key that MMEngine reads one
     from; :attr:`config_text` has it, to be parsed as data. Asking for what
     only a training's checkpoint has, where it is missing, says so.
-
-    Args:
-        content (dict): What the file holds, or its ``meta``.
-        source (str): The file.
     """
 
     def __init__(self, content: dict, source: str) -> None:
@@ -137,11 +118,10 @@ class LoadedCheckpoint(dict):
         if key not in _OF_TRAINING:
             raise KeyError(key)
         raise NotResumableError(
-            f'{self.source} cannot be resumed from: it has no {key!r}, which '
-            'every checkpoint of a training by MMEngine has. It holds weights '
-            'alone, or MMDetection 2.x wrote it. To start a new training '
-            'from its weights, load_from is meant: leave --resume (resume) '
-            f'out and set --cfg-options load_from={self.source}'
+            f'{self.source} cannot be resumed from: it has no {key!r}. It '
+            'holds weights alone, or MMDetection 2.x wrote it. To start a new '
+            'training from its weights, load_from is meant: leave --resume '
+            f'(resume) out and set --cfg-options load_from={self.source}'
         )
 
     def __reduce__(self) -> tuple:
@@ -182,24 +162,23 @@ def _explained(loader: Callable) -> Callable:
         except Exception as error:
             if _is_refusal(error):
                 raise CheckpointError(
-                    f'{filename} holds {_refused(path, error)}, which is not '
-                    "on the list that MMEngine's own checkpoints need. "
-                    'Nothing of it was executed. Unpickling it can run any '
-                    'code: only if you trust the origin of this file, pass '
-                    '--trust-checkpoint to tools/train.py or tools/test.py; '
-                    f'in a script of your own, set {_TRUST_VARIABLE}=1.'
+                    f'{filename} holds {_refused(path, error)}, which '
+                    "MMEngine's own checkpoints do not need. Nothing of it "
+                    'was executed. Only if you trust the origin of this file, '
+                    'pass --trust-checkpoint to tools/train.py or '
+                    'tools/test.py; in a script of your own, set '
+                    f'{_TRUST_VARIABLE}=1.'
                 ) from error
-            if _is_damage(path, error):
-                there = os.path.isfile(path)
-                size = f' ({os.path.getsize(path)} bytes)' if there else ''
-                said = str(error).strip() or type(error).__name__
-                raise CheckpointError(
-                    f'{filename} is not a whole checkpoint{size}: it is '
-                    'truncated, damaged, or no file that torch.save wrote. '
-                    'Copy or download it again, or resume from an earlier '
-                    f'one. (torch says: {said.splitlines()[-1]})'
-                ) from error
-            raise
+            absent = isinstance(error, OSError) and not os.path.isfile(path)
+            if absent or isinstance(error, ImportError):
+                raise
+            said = str(error).strip() or type(error).__name__
+            raise CheckpointError(
+                f'{filename} is not a whole checkpoint: it is truncated, '
+                'damaged, or no file that torch.save wrote. Copy or download '
+                'it again, or resume from an earlier one. (torch says: '
+                f'{said.splitlines()[-1]})'
+            ) from error
         return _without_configs(content, filename)
 
     return load
@@ -223,33 +202,12 @@ def _refused(path: str, error: Exception) -> str:
     return reason.split('\n')[0].split(' was not an allowed')[0]
 
 
-def _is_damage(path: str, error: Exception) -> bool:
-    """Return whether an error comes from the bytes of the file."""
-    kinds = (pickle.UnpicklingError, EOFError, UnicodeDecodeError)
-    reasons = ('PytorchStreamReader', 'Invalid magic number', 'TorchScript')
-    if isinstance(error, kinds) or any(r in str(error) for r in reasons):
-        return True
-    if not os.path.isfile(path):
-        return False
-    with open(path, 'rb') as file:
-        starts_as_zip = file.read(2) == b'PK'
-    return starts_as_zip and not zipfile.is_zipfile(path)
-
-
 def _register() -> None:
     torch.serialization.add_safe_globals(_allowed_globals())
     load_as_torch_does()
-    for prefixes, loader in (
-        ('', loaders.load_from_local),
-        (('http://', 'https://'), loaders.load_from_http),
-        (('modelzoo://', 'torchvision://'), loaders.load_from_torchvision),
-        (('open-mmlab://', 'openmmlab://'), loaders.load_from_openmmlab),
-        ('mmcls://', loaders.load_from_mmcls),
-        ('pavi://', loaders.load_from_pavi),
-        ((r'(\S+\:)?s3://', r'(\S+\:)?petrel://'), loaders.load_from_ceph),
-    ):
+    for prefix, loader in checkpoint_loaders().items():
         CheckpointLoader.register_scheme(
-            prefixes, loader=_explained(loader), force=True
+            prefix, loader=_explained(loader), force=True
         )
 
 

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
-from weakref import WeakKeyDictionary
 
 from mmengine.optim import _ParamScheduler
 from mmengine.optim.scheduler.param_scheduler import (
@@ -22,7 +21,6 @@ from mmengine.optim.scheduler.param_scheduler import (
 )
 
 from ..errors import ConfigError
-from ..upstream.mmengine_names import schedulers_of
 
 if TYPE_CHECKING:
     from .warmup import WarmupParamScheduler
@@ -63,12 +61,8 @@ def check_together(
     Args:
         schedulers (Sequence[_ParamScheduler]): Of one optimizer, in the
             order in which they are stepped.
-        iterations_per_update (int): After how many iterations the optimizer
-            steps.
-        iterations_per_epoch (int): Iterations in an epoch.
-
-    Raises:
-        ConfigError: If there is one, with both names.
+        iterations_per_update (int): Iterations of the Runner.
+        iterations_per_epoch (int): Iterations of the Runner.
     """
     units = dict(
         updates=iterations_per_update, iters=1, epochs=iterations_per_epoch
@@ -79,47 +73,31 @@ def check_together(
         unit = units[warmup.count]
         span = warmup.begin * unit, warmup.end * unit
         for other_place, other in enumerate(schedulers):
-            if not _disturbs(other, warmup):
-                continue
             each = iterations_per_epoch if other.by_epoch else 1
             # At the same iteration those that count epochs come last.
             later = (other.by_epoch, other_place) > (warmup.by_epoch, place)
-            if _meet(other, each, span, later):
+            if _disturbs(other, warmup) and _meet(other, each, span, later):
                 raise ConfigError(_refusal(warmup, other))
 
 
-class ConflictWatch:
-    """Watch, from step to step, what else writes a warm-up's value.
+def refuse_if_written(
+    warmup: WarmupParamScheduler,
+    other: _ParamScheduler,
+    before: int,
+    touched: bool,
+) -> None:
+    """Refuse a scheduler that has written since the warm-up last did.
 
-    For schedulers that are stepped without :func:`check_together`.
-
-    Args:
-        warmup (WarmupParamScheduler): The warm-up, when all schedulers of
-            its optimizer are built.
+    For schedulers that are stepped without :func:`check_together`. ``before``
+    is the ``last_step`` that it had then; ``touched`` says whether the value
+    is another than the warm-up wrote.
     """
-
-    def __init__(self, warmup: WarmupParamScheduler) -> None:
-        self._last_steps = WeakKeyDictionary(
-            (other, -1)
-            for other in schedulers_of(warmup.optimizer)
-            if _disturbs(other, warmup)
-        )
-
-    def check(self, warmup: WarmupParamScheduler, touched: bool) -> None:
-        """Refuse a scheduler that has written since the warm-up last did.
-
-        Args:
-            warmup (WarmupParamScheduler): The warm-up.
-            touched (bool): Whether its value is another than it wrote.
-
-        Raises:
-            ConfigError: If something has, with its name.
-        """
-        for other, before in list(self._last_steps.items()):
-            now = self._last_steps[other] = other.last_step
-            changed = touched and now > before and now >= _first_change(other)
-            if changed or isinstance(other, OneCycleParamScheduler):
-                raise ConfigError(_refusal(warmup, other))
+    written = touched and other.last_step > before
+    written = written and other.last_step >= _first_change(other)
+    if _disturbs(other, warmup) and (
+        written or isinstance(other, OneCycleParamScheduler)
+    ):
+        raise ConfigError(_refusal(warmup, other))
 
 
 def _disturbs(other: _ParamScheduler, warmup: WarmupParamScheduler) -> bool:
@@ -153,26 +131,20 @@ def _meet(
         max(other.begin + _first_change(other), -(-first // unit)),
         min(other.end - 1, last // unit) + 1,
     )
+    # At the warm-up's own steps the order decides.
     return any(
-        first < step * unit < last
-        or (step * unit == first and later)
-        or (step * unit == last and not later)
+        first < step * unit < last or step * unit == (first if later else last)
         for step in steps
     )
 
 
 def _refusal(warmup: WarmupParamScheduler, other: _ParamScheduler) -> str:
     name, unit = type(other).__name__, 'epochs' if other.by_epoch else 'iters'
-    text = (
+    return (
         f'{name}(begin={other.begin}, end={other.end}, in {unit}) '
         f'{_beyond_a_factor(other)}, and cannot schedule {warmup.param_name} '
         f'together with {type(warmup).__name__}(begin={warmup.begin}, '
-        f'end={warmup.end}, in {warmup.count}): what it makes of the low '
-        'value of a warm-up is neither of their schedules. '
-    )
-    if isinstance(other, OneCycleParamScheduler):
-        return text + 'Use one of the two.'
-    return text + (
-        f'Let {name} begin where the warm-up has ended, and stand after it '
-        'in param_scheduler, or use a scheduler that multiplies.'
+        f'end={warmup.end}, in {warmup.count}). Use one of the two, or a '
+        f'scheduler that multiplies; or let {name} begin where the warm-up '
+        'has ended, and stand after it in param_scheduler.'
     )

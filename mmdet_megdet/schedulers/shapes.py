@@ -2,7 +2,9 @@
 """The shapes of warm-ups: linear, cosine, exponential, two-stage.
 
 Each is there for any parameter, for the learning rate and for the momentum,
-as MMEngine has its schedulers.
+as MMEngine has its schedulers. Contract and arguments of all of them:
+:class:`WarmupParamScheduler`; with 'lr' or the momentum ``param_name`` is no
+argument. Their use is in ``docs/own_config.md``.
 """
 
 from __future__ import annotations
@@ -11,29 +13,59 @@ import math
 from fractions import Fraction
 from typing import Any
 
+from mmengine.optim.scheduler.momentum_scheduler import MomentumSchedulerMixin
 from mmengine.optim.scheduler.param_scheduler import OptimizerType
 from mmengine.registry import PARAM_SCHEDULERS
 
 from ..errors import ConfigError
-from .warmup import (
-    LRWarmupMixin,
-    MomentumWarmupMixin,
-    WarmupParamScheduler,
-    check_steps,
-)
+from .warmup import WarmupParamScheduler
+
+
+class LRWarmupMixin:
+    """Make a warm-up one of the learning rate."""
+
+    def __init__(
+        self,
+        optimizer: OptimizerType,
+        *args: Any,
+        param_name: str = 'lr',
+        **kwargs: Any,
+    ) -> None:
+        # The shape's.
+        super().__init__(optimizer, param_name, *args, **kwargs)  # type: ignore[call-arg]
+
+
+class MomentumWarmupMixin(MomentumSchedulerMixin):
+    """Make a warm-up one of SGD's momentum or of Adam's beta_1."""
+
+    def load_state_dict(self, state_dict: dict) -> None:
+        """Continue from a checkpoint, Adam's betas included."""
+        super().load_state_dict(state_dict)
+        if self.use_betas:
+            for group in self.optimizer.param_groups:
+                group['betas'] = (group['momentum'], *group['betas'][1:])
+
+
+def _variants(shape: type[WarmupParamScheduler]) -> tuple[Any, Any]:
+    """Register a shape for the learning rate and for the momentum."""
+    name, made = shape.__name__.removesuffix('ParamScheduler'), []
+    for mixin, suffix, what in (
+        (LRWarmupMixin, '', 'the learning rate'),
+        (MomentumWarmupMixin, 'Momentum', "SGD's momentum or Adam's beta_1"),
+    ):
+        doc = f':class:`{shape.__name__}` of {what}.'
+        names = dict(__doc__=doc, __module__=__name__)
+        made.append(type(name + suffix, (mixin, shape), names))
+        PARAM_SCHEDULERS.register_module(module=made[-1])
+    return made[0], made[1]
 
 
 @PARAM_SCHEDULERS.register_module()
 class PreciseLinearWarmupParamScheduler(WarmupParamScheduler):
-    r"""Raise a parameter linearly, exact at both ends.
+    """Raise a parameter linearly, exact at both ends.
 
-    Contract: that of :class:`WarmupParamScheduler`, with the value
-
-    .. math::
-        start + (end - start) \cdot t / T
-
-    at update :math:`t` of :math:`T`, rounded once. This is MMCV 1.x's
-    ``warmup='linear', warmup_iters=T, warmup_ratio=start_factor``.
+    At update t of T it is ``start + (end - start) * t / T``, rounded once:
+    MMCV 1.x's ``warmup='linear', warmup_iters=T, warmup_ratio=start_factor``.
     (MMEngine's ``LinearLR`` reaches the end one step earlier.)
     """
 
@@ -43,42 +75,17 @@ class PreciseLinearWarmupParamScheduler(WarmupParamScheduler):
         return start + (end - start) * progress
 
 
-@PARAM_SCHEDULERS.register_module()
-class PreciseLinearWarmup(LRWarmupMixin, PreciseLinearWarmupParamScheduler):
-    """Raise the learning rate linearly, exact at both ends.
-
-    Contract and arguments: :class:`WarmupParamScheduler`, where
-    ``param_name`` is a keyword and defaults to 'lr'. In short: update
-    ``begin`` uses ``start_factor`` times the optimizer's learning rate,
-    update ``end`` the learning rate itself, bit for bit, whatever the number
-    of iterations that gradients are accumulated over.
-
-    Examples:
-        >>> param_scheduler = [
-        ...     # 1000 optimizer updates
-        ...     dict(type='PreciseLinearWarmup', start_factor=0.001, end=1000),
-        ...     dict(type='MultiStepLR', milestones=[16, 22], end=24),
-        ... ]
-    """
-
-
-@PARAM_SCHEDULERS.register_module()
-class PreciseLinearWarmupMomentum(
-    MomentumWarmupMixin, PreciseLinearWarmupParamScheduler
-):
-    """:class:`PreciseLinearWarmup` for SGD's momentum or Adam's beta_1."""
+PreciseLinearWarmup, PreciseLinearWarmupMomentum = _variants(
+    PreciseLinearWarmupParamScheduler
+)
 
 
 @PARAM_SCHEDULERS.register_module()
 class PreciseCosineWarmupParamScheduler(WarmupParamScheduler):
-    r"""Raise a parameter along half a cosine wave: flat at both ends.
+    """Raise a parameter along half a cosine wave: flat at both ends.
 
-    Contract: that of :class:`WarmupParamScheduler`, with the value
-
-    .. math::
-        start + (end - start) \cdot (1 - \cos(\pi t / T)) / 2
-
-    at update :math:`t` of :math:`T`, within ``3 * 2**-53 * |end - start|``.
+    At update t of T it is ``start + (end - start) * (1 - cos(pi t / T)) / 2``,
+    within ``3 * 2**-53 * |end - start|``.
     """
 
     def _shape(
@@ -89,42 +96,20 @@ class PreciseCosineWarmupParamScheduler(WarmupParamScheduler):
         return start + (end - start) * Fraction(sine) ** 2
 
 
-@PARAM_SCHEDULERS.register_module()
-class PreciseCosineWarmup(LRWarmupMixin, PreciseCosineWarmupParamScheduler):
-    """Raise the learning rate along half a cosine wave.
-
-    Contract and arguments: :class:`WarmupParamScheduler`, where
-    ``param_name`` is a keyword and defaults to 'lr'. Slower than the linear
-    warm-up in the beginning and near the end, faster in the middle.
-
-    Examples:
-        >>> dict(type='PreciseCosineWarmup', start_factor=0.001, end=1000)
-    """
-
-
-@PARAM_SCHEDULERS.register_module()
-class PreciseCosineWarmupMomentum(
-    MomentumWarmupMixin, PreciseCosineWarmupParamScheduler
-):
-    """:class:`PreciseCosineWarmup` for SGD's momentum or Adam's beta_1."""
+PreciseCosineWarmup, PreciseCosineWarmupMomentum = _variants(
+    PreciseCosineWarmupParamScheduler
+)
 
 
 @PARAM_SCHEDULERS.register_module()
 class PreciseExponentialWarmupParamScheduler(WarmupParamScheduler):
-    r"""Raise a parameter by the same factor at every update.
+    """Raise a parameter by the same factor at every update.
 
-    Contract: that of :class:`WarmupParamScheduler`, with the value
-
-    .. math::
-        end \cdot start\_factor^{1 - t / T}
-
-    at update :math:`t` of :math:`T`, within ``3 * 2**-53`` of the larger end;
-    :math:`start\_factor` is :math:`start / end` with absolute values. It must
-    be greater than 0. This is MMCV 1.x's ``warmup='exp', warmup_iters=T,
-    warmup_ratio=start_factor``.
-
-    Raises:
-        ConfigError: If the start is 0, which no factor leads away from.
+    At update t of T it is ``end * (start / end) ** (1 - t / T)``, within
+    ``3 * 2**-53`` of the larger end: MMCV 1.x's ``warmup='exp'``. The start
+    must be greater than 0. MMDetection's maintainers recommend it against NaN
+    losses with 96 images an update (mmdetection issue #1710), and AGVM's
+    recipe for 256 images uses it.
     """
 
     def _check_arguments(self, begin: int, end: int) -> None:
@@ -142,51 +127,25 @@ class PreciseExponentialWarmupParamScheduler(WarmupParamScheduler):
         return end * Fraction(float(start / end) ** float(1 - progress))
 
 
-@PARAM_SCHEDULERS.register_module()
-class PreciseExponentialWarmup(
-    LRWarmupMixin, PreciseExponentialWarmupParamScheduler
-):
-    """Raise the learning rate by the same factor at every update.
-
-    Contract and arguments: :class:`WarmupParamScheduler`, where
-    ``param_name`` is a keyword and defaults to 'lr'; ``start_factor`` must
-    be greater than 0. The learning rate stays low for longer than with the
-    linear warm-up. MMDetection's maintainers recommend it against NaN losses
-    with 96 images an update (mmdetection issue #1710), and AGVM's recipe for
-    256 images uses it (Sense-X/AGVM, faster_rcnn_res50_bs256.py).
-
-    Examples:
-        >>> dict(type='PreciseExponentialWarmup', start_factor=0.1, end=1000)
-    """
-
-
-@PARAM_SCHEDULERS.register_module()
-class PreciseExponentialWarmupMomentum(
-    MomentumWarmupMixin, PreciseExponentialWarmupParamScheduler
-):
-    """:class:`PreciseExponentialWarmup` for momentum or Adam's beta_1."""
+PreciseExponentialWarmup, PreciseExponentialWarmupMomentum = _variants(
+    PreciseExponentialWarmupParamScheduler
+)
 
 
 @PARAM_SCHEDULERS.register_module()
 class PreciseTwoStageWarmupParamScheduler(WarmupParamScheduler):
-    r"""Hold a parameter at a low value, then raise it linearly.
+    """Hold a parameter at a low value, then raise it linearly.
 
-    Contract: that of :class:`WarmupParamScheduler`, with the value
-    :math:`start` at every update :math:`t \le hold`, and then
-
-    .. math::
-        start + (end - start) \cdot (t - hold) / (T - hold)
-
-    at update :math:`t` of :math:`T`, rounded once.
+    It is ``start`` up to update ``hold``, and then at update t of T
+    ``start + (end - start) * (t - hold) / (T - hold)``, rounded once. Made
+    for data sets of tiny objects, whose first updates are unstable at any
+    larger rate.
 
     Args:
         hold (int): Length of the first stage, counted as ``begin`` and
-            ``end`` are, from ``begin`` on; 0 < hold < end - begin. A keyword.
+            ``end`` are, from ``begin`` on; 0 < hold < end - begin.
         *args: As :class:`WarmupParamScheduler`.
         **kwargs: As :class:`WarmupParamScheduler`.
-
-    Raises:
-        ConfigError: If ``hold`` leaves nothing of one of the stages.
     """
 
     _LENGTHS = (*WarmupParamScheduler._LENGTHS, 'hold')
@@ -199,11 +158,11 @@ class PreciseTwoStageWarmupParamScheduler(WarmupParamScheduler):
 
     def _check_arguments(self, begin: int, end: int) -> None:
         super()._check_arguments(begin, end)
-        check_steps(hold=self.hold)
-        if not 0 < self.hold < end - begin:
+        if type(self.hold) is not int or not 0 < self.hold < end - begin:
             raise ConfigError(
-                'the first of the two stages needs 0 < hold < end - begin, '
-                f'but got hold={self.hold}, begin={begin}, end={end}'
+                'the first of the two stages needs a whole number 0 < hold < '
+                f'end - begin, but got hold={self.hold}, begin={begin}, '
+                f'end={end}.'
             )
 
     def _shape(
@@ -214,29 +173,6 @@ class PreciseTwoStageWarmupParamScheduler(WarmupParamScheduler):
         return start + (end - start) * rise
 
 
-@PARAM_SCHEDULERS.register_module()
-class PreciseTwoStageWarmup(
-    LRWarmupMixin, PreciseTwoStageWarmupParamScheduler
-):
-    """Hold the learning rate at a low value, then raise it linearly.
-
-    Contract and arguments: :class:`PreciseTwoStageWarmupParamScheduler`,
-    where ``param_name`` is a keyword and defaults to 'lr'. Made for data sets
-    of tiny objects, whose first updates are unstable at any larger rate.
-
-    Examples:
-        >>> # 500 updates at a hundredth, then 500 up to the learning rate
-        >>> dict(
-        ...     type='PreciseTwoStageWarmup',
-        ...     start_factor=0.01,
-        ...     hold=500,
-        ...     end=1000,
-        ... )
-    """
-
-
-@PARAM_SCHEDULERS.register_module()
-class PreciseTwoStageWarmupMomentum(
-    MomentumWarmupMixin, PreciseTwoStageWarmupParamScheduler
-):
-    """:class:`PreciseTwoStageWarmup` for momentum or Adam's beta_1."""
+PreciseTwoStageWarmup, PreciseTwoStageWarmupMomentum = _variants(
+    PreciseTwoStageWarmupParamScheduler
+)

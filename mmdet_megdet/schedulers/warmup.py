@@ -7,20 +7,16 @@ The shapes are subclasses; what may run beside a warm-up is in
 
 from __future__ import annotations
 
-import logging
-import math
 from fractions import Fraction
 from typing import Any, Literal
 
-from mmengine.logging import print_log
-from mmengine.optim import OptimWrapper, OptimWrapperDict, _ParamScheduler
-from mmengine.optim.scheduler.momentum_scheduler import MomentumSchedulerMixin
+from mmengine.optim import _ParamScheduler
 from mmengine.optim.scheduler.param_scheduler import INF, OptimizerType
-from torch.optim import Optimizer
 
 from ..errors import ConfigError
-from ..upstream.mmengine_names import steps_counted
-from .conflicts import ConflictWatch
+from ..upstream.mmengine_names import schedulers_of, steps_counted
+from .checks import check_lengths, check_optimizer, check_values
+from .conflicts import refuse_if_written
 
 
 class WarmupParamScheduler(_ParamScheduler):
@@ -28,67 +24,45 @@ class WarmupParamScheduler(_ParamScheduler):
 
     Contract:
 
-    - **Units.** ``begin`` and ``end`` count optimizer updates: calls of the
-      ``OptimWrapper``'s ``step``, one after every ``accumulative_counts``
-      iterations and one for what is left at the end of training, those that
-      a gradient scaler skips included. So a warm-up of 1000 updates lasts as
-      long on any hardware. With ``count='iters'`` they count iterations, as
+    - **Units.** ``begin`` and ``end`` count optimizer updates, those that a
+      gradient scaler skips included: a warm-up of 1000 updates lasts as long
+      on any hardware. With ``count='iters'`` they count iterations, as
       MMEngine's schedulers do, and with ``by_epoch=True`` epochs. The Runner
       calls :meth:`step` after every iteration (or epoch); nobody else does.
     - **Values.** Update ``begin + t`` (counted from 0) uses the shape's value
       at ``t`` of ``T = end - begin``, within ``2**-51`` of the larger end's
       value. It stays the same during the iterations of one update.
-    - **Ends.** Before ``begin`` nothing is written. Update ``begin`` uses
-      the start value and update ``end`` the end value, both bit for bit.
-      Afterwards nothing is written. The start value is ``start_factor``
-      times the group's own value in the optimizer, and the end value is the
-      group's own value, so multipliers of parameter groups are kept.
-      ``start_value`` and ``end_value`` name them instead, the same for
-      every group; a group whose own value is 0 (frozen) stays at 0.
-    - **Other schedulers** that multiply the value before or during the
-      warm-up, as ``MultiStepLR`` does, keep their effect, in any order. A
-      factor that meets the value 0 would be lost: that is an error. Those
-      that set the value or add to it, as ``CosineRestartLR`` does, may run
-      before and after a warm-up; during it they are an error that names
-      both.
-    - **Resume** continues exactly, at any step, also where
-      ``accumulative_counts`` is not what it was: at the same update. The
-      checkpoint's settings and base values rule; where the config says
-      otherwise, the log warns.
+    - **Ends.** Update ``begin`` uses the start value and update ``end`` the
+      end value, both bit for bit. Before and afterwards nothing is written.
+      The start value is ``start_factor`` times the group's own value in the
+      optimizer, the end value that value itself. ``start_value`` and
+      ``end_value`` name them instead, the same for every group; a group whose
+      own value is 0 (frozen) stays at 0.
+    - **Other schedulers** that multiply, as ``MultiStepLR``, keep their
+      effect, in any order; where a factor meets the value 0 and would be
+      lost, that is an error. Those that set the value or add to it, as
+      ``CosineRestartLR``, are an error during a warm-up.
+    - **Resume** continues exactly, at any step, also with another
+      ``accumulative_counts``. The checkpoint's settings rule.
 
     Args:
-        optimizer (OptimWrapper or Optimizer): Optimizer, wrapped or not. The
-            Runner gives each wrapper of an ``OptimWrapperDict`` its own.
+        optimizer (OptimWrapper or Optimizer): One optimizer.
         param_name (str): Key in the optimizer's ``param_groups``.
-        start_factor (float, optional): Factor of the group's value at
-            ``begin``, in [0, 1]. Defaults to None: 0.001 unless
-            ``start_value`` is given.
+        start_factor (float, optional): In [0, 1]. Defaults to None: 0.001
+            unless ``start_value`` is given.
         begin (int): First step of the warm-up. Defaults to 0.
-        end (int): Step that uses the end value. Required. (Runner fills a
-            missing ``end`` with the length of the whole training.)
-        by_epoch (bool): Whether to step once an epoch. For a warm-up given
-            in epochs that rises with every iteration, add
-            ``convert_to_iter_based=True`` in the config: it is then kept in
-            iterations. Defaults to False.
-        count (str): What ``begin`` and ``end`` count unless ``by_epoch``:
-            'updates' or 'iters'. Defaults to 'updates'.
-        start_value (float, optional): Value at ``begin``, instead of
-            ``start_factor``. Defaults to None.
-        end_value (float, optional): Value at ``end`` and after, with
-            ``start_value``. Defaults to None: the group's own.
-
-    Raises:
-        ConfigError: For values that contradict each other or are out of
-            range, or an optimizer whose updates cannot be counted.
+        end (int): Step that uses the end value. Required.
+        by_epoch (bool): Whether to step once an epoch. To give lengths in
+            epochs, and rise with every iteration, add
+            ``convert_to_iter_based=True``. Defaults to False.
+        count (str): 'updates' (default) or 'iters', unless ``by_epoch``.
+        start_value (float, optional): Instead of ``start_factor``.
+        end_value (float, optional): With ``start_value``. Defaults to None:
+            the group's own.
     """
 
     # Arguments that are lengths, which may be given in epochs.
     _LENGTHS: tuple[str, ...] = ('begin', 'end')
-    _watch: ConflictWatch | None = None
-    # What changes from step to step; all other state comes from the config.
-    _PROGRESS = frozenset(
-        {'last_step', '_global_step', '_last_value', '_others_factor'}
-    )
 
     def __init__(
         self,
@@ -108,12 +82,13 @@ class WarmupParamScheduler(_ParamScheduler):
         self.start_value = start_value
         self.end_value = end_value
         self.count = 'epochs' if by_epoch else count
-        _check_count(count, by_epoch)
         self._check_arguments(begin, end)
-        _check_optimizer(optimizer, self.count)
+        check_optimizer(optimizer, count, by_epoch)
         # Per group, what other schedulers have multiplied the value by.
         # None until begin, where it is first measured.
         self._others_factor: list[float] | None = None
+        # Of schedulers that do not multiply, the step that they had made.
+        self._watched: dict[_ParamScheduler, int] | None = None
         # Calls of optimizer.step seen. MMEngine's __init__ sets its count to
         # -1 and then steps once, for step 0.
         self._calls = -2
@@ -123,14 +98,13 @@ class WarmupParamScheduler(_ParamScheduler):
         if end_value is not None and len(set(self.base_values) - {0}) > 1:
             raise ConfigError(
                 f'end_value={end_value} is one value for all parameter '
-                f'groups, but their own {param_name} differs: '
-                f'{sorted(set(self.base_values))}. Leave end_value out to '
-                'end at their own values.'
+                f'groups, whose own {param_name} differs: '
+                f'{sorted(set(self.base_values))}. Leave end_value out.'
             )
 
     def _check_arguments(self, begin: int, end: int) -> None:
-        _check_range(begin, end)
-        _check_values(self.start_factor, self.start_value, self.end_value)
+        check_lengths(begin, end)
+        check_values(self.start_factor, self.start_value, self.end_value)
 
     @classmethod
     def build_iter_from_epoch(
@@ -143,23 +117,17 @@ class WarmupParamScheduler(_ParamScheduler):
     ) -> WarmupParamScheduler:
         """Build from epochs, as ``convert_to_iter_based=True`` asks for.
 
-        ``begin`` and ``end`` are epochs here; a part of one is rounded to
-        the nearest iteration. They are kept in iterations: an epoch need not
-        be a whole number of updates. The Runner gives ``epoch_length``.
+        ``begin`` and ``end`` are epochs here, and rounded to whole
+        iterations: an epoch need not be a whole number of updates.
         """
-        if not by_epoch or count != 'iters':
+        if not (by_epoch and epoch_length and count == 'iters'):
             raise ConfigError(
                 'convert_to_iter_based=True turns epochs into iterations, '
-                f'but got by_epoch={by_epoch}, count={count!r}. Drop one of '
-                'the two.'
-            )
-        if not epoch_length or epoch_length < 1:
-            raise ConfigError(
-                'epoch_length must be the number of iterations in an epoch, '
-                f'but got {epoch_length!r}'
+                f'but got by_epoch={by_epoch}, count={count!r} and '
+                f'{epoch_length} iterations an epoch: drop one of the two.'
             )
         for name in cls._LENGTHS:
-            if name in kwargs and kwargs[name] < INF:
+            if name in kwargs:
                 kwargs[name] = round(kwargs[name] * epoch_length)
         kwargs |= dict(by_epoch=False, count='iters')
         return cls(*args, **kwargs)
@@ -189,18 +157,24 @@ class WarmupParamScheduler(_ParamScheduler):
             values = self._get_value()
             for group, value in zip(groups, values, strict=True):
                 group[self.param_name] = value
-        self._last_value = [group[self.param_name] for group in groups]
+        self._last_value = self._found()
+
+    def _found(self) -> list[float]:
+        return [g[self.param_name] for g in self.optimizer.param_groups]
 
     def _check_others(self) -> None:
         # Not earlier: all schedulers are built when the first one steps.
-        if self._watch is None:
-            self._watch = ConflictWatch(self)
-        groups = self.optimizer.param_groups
+        if self._watched is None:
+            self._watched = dict.fromkeys(schedulers_of(self.optimizer), -1)
         touched = self._others_factor is not None and any(
-            group[self.param_name] is not written
-            for group, written in zip(groups, self._last_value, strict=True)
+            found is not written
+            for found, written in zip(
+                self._found(), self._last_value, strict=True
+            )
         )
-        self._watch.check(self, touched)
+        for other, before in self._watched.items():
+            refuse_if_written(self, other, before, touched)
+            self._watched[other] = other.last_step
 
     def _new_steps(self) -> int:
         """Count what was done since the last call, in ``begin``'s unit."""
@@ -241,27 +215,21 @@ class WarmupParamScheduler(_ParamScheduler):
 
         MMEngine's schedulers multiply the value that they find in the group.
         The ratio of what is there now to what the warm-up wrote is theirs.
-
-        Raises:
-            ConfigError: If that cannot be told, at the value 0.
         """
         bases = self.base_values
         if self._others_factor is None:
             before, written = [1.0] * len(bases), bases
         else:
             before, written = self._others_factor, self._last_value
-        found = [
-            group[self.param_name] for group in self.optimizer.param_groups
-        ]
         # A group with base 0 stays at 0: no factor to keep.
         return [
-            factor * self._ratio(i, now, then) if bases[i] else 1.0
-            for i, (factor, now, then) in enumerate(
-                zip(before, found, written, strict=True)
+            factor * self._ratio(now, then) if base else 1.0
+            for base, factor, now, then in zip(
+                bases, before, self._found(), written, strict=True
             )
         ]
 
-    def _ratio(self, group: int, found: float, written: float) -> float:
+    def _ratio(self, found: float, written: float) -> float:
         # 0 times gamma is 0, so the number does not tell whether somebody
         # multiplied it. The object does: a scheduler with nothing to do puts
         # back the very float that it took.
@@ -270,11 +238,10 @@ class WarmupParamScheduler(_ParamScheduler):
         if found == 0 or written == 0:
             raise ConfigError(
                 f'{type(self).__name__}: another scheduler or hook set '
-                f'{self.param_name} of parameter group {group} from '
-                f'{written} to {found} by step {self._global_step}, inside '
-                f'the warm-up from {self.begin} to {self.end}. At the value '
-                '0 its factor is lost. Move that milestone, put the warm-up '
-                'first in param_scheduler, or use start_factor > 0.'
+                f'{self.param_name} from {written} to {found} by step '
+                f'{self._global_step}, inside the warm-up: at the value 0 its '
+                'factor is lost. Move that milestone, put the warm-up first '
+                'in param_scheduler, or use start_factor > 0.'
             )
         return found / written
 
@@ -285,27 +252,27 @@ class WarmupParamScheduler(_ParamScheduler):
             # loads this.
             self._factors_of_others()
         state = super().state_dict()
-        # How often this process has called step is not how often training
-        # has.
-        del state['_calls']
-        state.pop('_watch', None)
-        return state | dict(
-            type=type(self).__name__,
-            found=[g[self.param_name] for g in self.optimizer.param_groups],
-        )
+        # Of this process, not of the training.
+        del state['_calls'], state['_watched']
+        return state | dict(type=type(self).__name__, found=self._found())
 
     def load_state_dict(self, state_dict: dict) -> None:
         """Continue from a checkpoint, whose settings and values rule.
 
         Load the optimizer's state first, as the Runner does.
-
-        Raises:
-            ConfigError: If it is the state of another kind of scheduler, or
-                of other parameter groups.
         """
-        state = dict(state_dict)
-        self._compare(state)
-        del state['type']
+        state, name = dict(state_dict), type(self).__name__
+        if (
+            state.pop('type', None) != name
+            or state['param_name'] != self.param_name
+            or len(state['base_values']) != len(self.base_values)
+        ):
+            raise ConfigError(
+                f'{name} for {self.param_name} of {len(self.base_values)} '
+                'parameter groups cannot resume from the state of another '
+                'scheduler or optimizer. Keep param_scheduler, optim_wrapper '
+                'and model as they were when the checkpoint was saved.'
+            )
         found = state.pop('found')
         super().load_state_dict(state)
         for group, value, written in zip(
@@ -315,137 +282,3 @@ class WarmupParamScheduler(_ParamScheduler):
             # wrote over the loaded value. One object for what is the same
             # value: see _ratio.
             group[self.param_name] = written if value == written else value
-
-    def _compare(self, state: dict) -> None:
-        """Refuse a state of something else; warn of settings that differ."""
-        own = vars(self)
-        name, param_name = type(self).__name__, self.param_name
-        if (
-            state.get('type') != name
-            or state['param_name'] != param_name
-            or len(state['base_values']) != len(self.base_values)
-        ):
-            raise ConfigError(
-                f'{name} for {param_name} of {len(self.base_values)} '
-                'parameter groups cannot resume from the state of another '
-                'scheduler or optimizer. Keep param_scheduler, optim_wrapper '
-                'and model as they were when the checkpoint was saved.'
-            )
-        settings = own.keys() & state.keys() - self._PROGRESS - {'base_values'}
-        pairs = [(key, state[key], own[key]) for key in sorted(settings)]
-        bases = zip(state['base_values'], self.base_values, strict=True)
-        pairs += [
-            (f'base {param_name}', *both) for both in dict.fromkeys(bases)
-        ]
-        changes = [
-            f'{what} is {theirs} (config: {ours})'
-            for what, theirs, ours in pairs
-            if theirs != ours
-        ]
-        if changes:
-            print_log(
-                f'{name} resumes with what the checkpoint says, not the '
-                f'config: {", ".join(changes)}. To train with the changed '
-                'config, start from the weights alone (load_from without '
-                'resume).',
-                logger='current',
-                level=logging.WARNING,
-            )
-
-
-class LRWarmupMixin:
-    """Make a warm-up one of the learning rate."""
-
-    def __init__(
-        self,
-        optimizer: OptimizerType,
-        *args: Any,
-        param_name: str = 'lr',
-        **kwargs: Any,
-    ) -> None:
-        # The shape's.
-        super().__init__(optimizer, param_name, *args, **kwargs)  # type: ignore[call-arg]
-
-
-class MomentumWarmupMixin(MomentumSchedulerMixin):
-    """Make a warm-up one of SGD's momentum or of Adam's beta_1."""
-
-    def load_state_dict(self, state_dict: dict) -> None:
-        """Continue from a checkpoint, Adam's betas included."""
-        super().load_state_dict(state_dict)
-        if self.use_betas:
-            for group in self.optimizer.param_groups:
-                group['betas'] = (group['momentum'], *group['betas'][1:])
-
-
-def check_steps(**steps: int) -> None:
-    """Refuse numbers of steps, given by name, that are no ints."""
-    for name, value in steps.items():
-        if type(value) is not int:
-            raise ConfigError(
-                f'{name} must be an int, a number of steps, but got '
-                f'{name}={value!r}'
-            )
-
-
-def _check_count(count: str, by_epoch: bool) -> None:
-    if count not in ('updates', 'iters') or (by_epoch and count == 'iters'):
-        raise ConfigError(
-            "count is 'updates' or 'iters', and with by_epoch=True is left "
-            f'out, but got count={count!r}, by_epoch={by_epoch}'
-        )
-
-
-def _check_range(begin: int, end: int) -> None:
-    check_steps(begin=begin, end=end)
-    if end >= INF:
-        raise ConfigError(
-            'end is required: give the step at which the warm-up is to '
-            f'reach its end value, but got end={end}'
-        )
-    if not 0 <= begin < end:
-        raise ConfigError(
-            f'a warm-up needs 0 <= begin < end, but got begin={begin}, '
-            f'end={end}'
-        )
-
-
-def _check_values(
-    factor: float | None, start: float | None, end: float | None
-) -> None:
-    if (factor is None) == (start is None) or (
-        factor is not None and end is not None
-    ):
-        raise ConfigError(
-            'give start_factor (a factor of the base value), or start_value '
-            'with or without end_value (absolute values), but got '
-            f'start_factor={factor}, start_value={start}, end_value={end}'
-        )
-    if factor is not None and not 0 <= factor <= 1:
-        raise ConfigError(
-            'start_factor is a factor of the base value and must be in '
-            f'[0, 1], but got {factor}'
-        )
-    if start is not None and not 0 <= start < math.inf:
-        raise ConfigError(
-            f'start_value must be finite and >= 0, but got {start}'
-        )
-    if end is not None and not 0 < end < math.inf:
-        raise ConfigError(f'end_value must be finite and > 0, but got {end}')
-
-
-def _check_optimizer(optimizer: OptimizerType, count: str) -> None:
-    if isinstance(optimizer, OptimWrapperDict):
-        raise ConfigError(
-            'a warm-up schedules one optimizer, but got an OptimWrapperDict: '
-            f'build one warm-up for each of {list(optimizer.keys())}, as the '
-            'Runner does.'
-        )
-    if count == 'updates' and not isinstance(
-        optimizer, OptimWrapper | Optimizer
-    ):
-        raise ConfigError(
-            f'the updates of a {type(optimizer).__name__}, which is no '
-            "OptimWrapper, cannot be counted. With count='iters' the warm-up "
-            'counts iterations.'
-        )

@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import gc
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from inspect import getattr_static
 from types import FunctionType
 from typing import Any, Literal
@@ -27,12 +27,7 @@ def is_cut_to_batches(dataset: Any) -> bool:
 
 
 def count_skipped_update(wrapper: OptimWrapper, micro_steps: int) -> None:
-    """Count an update that was not made as one that was.
-
-    Args:
-        wrapper (OptimWrapper): Whose schedulers and accumulation count.
-        micro_steps (int): Micro-steps of the training so far.
-    """
+    """Count an update that was not made, after so many micro-steps of all."""
     wrapper._inner_count = micro_steps
     # By which schedulers tell whether the optimizer has stepped; there is
     # none before a scheduler is built.
@@ -40,10 +35,7 @@ def count_skipped_update(wrapper: OptimWrapper, micro_steps: int) -> None:
 
 
 def annealing_functions() -> dict[str, FunctionType]:
-    """Return the functions that OneCycleParamScheduler keeps in its state.
-
-    They are static methods, and so pickled as attributes of the class.
-    """
+    """Return the static methods that OneCycleParamScheduler's state has."""
     return {
         name: getattr(OneCycleParamScheduler, name)
         for name in ('_annealing_cos', '_annealing_linear')
@@ -65,10 +57,9 @@ def endless_batches(loader: DataLoader) -> Iterator:
 def schedulers_of(
     optimizer: Optimizer | BaseOptimWrapper,
 ) -> list[_ParamScheduler]:
-    """Find the schedulers that write into an optimizer's groups.
+    """Find the schedulers of an optimizer, of which nobody keeps a list.
 
-    MMEngine keeps no list of them: they meet in the groups alone. The
-    garbage collector knows all objects, a million of them in 0.2 s.
+    The garbage collector knows all objects, a million of them in 0.2 s.
     """
     return [
         thing
@@ -80,11 +71,7 @@ def schedulers_of(
 
 
 def draw_on_every_rank(visualizer: Visualizer) -> None:
-    """Let a visualizer draw on this rank, whichever that is.
-
-    MMEngine and mmdet decorate what draws so that it does nothing, without a
-    word, anywhere but on rank 0, whose images are a part of them all.
-    """
+    """Undo the decorators that let a visualizer draw on rank 0 alone."""
     cls = type(visualizer)
     undecorated = {}
     for name in dir(cls):
@@ -118,65 +105,47 @@ def steps_counted(optimizer: Any) -> int:
     """Return how often ``step`` was called, as schedulers count it.
 
     The count begins at -1 whenever a scheduler of the optimizer is built.
-    Without it a warm-up could count iterations, but not updates.
     """
     return optimizer._global_step
 
 
 def set_accumulation(wrapper: OptimWrapper, micro_steps: int) -> None:
-    """Set ``accumulative_counts`` of a wrapper that is built already.
-
-    Ahead of training: the wrapper counts what will be left over before the
-    first iteration. Without it the total batch depends on the hardware.
-    """
+    """Set ``accumulative_counts`` of a built wrapper, ahead of training."""
     wrapper._accumulative_counts = micro_steps
 
 
 def accumulation_of(wrapper: OptimWrapper) -> int:
-    """Return how many micro-steps make an update.
-
-    There is no public name for what ``accumulative_counts`` has set.
-    """
+    """Return ``accumulative_counts``: how many micro-steps make an update."""
     return wrapper._accumulative_counts
 
 
 def built_loop(
     runner: Runner, kind: Literal['train', 'val', 'test']
 ) -> BaseLoop | None:
-    """Return a loop that the runner has built; None where it has not.
-
-    ``runner.train_loop`` and the like build it, which in a run of another
-    kind (``runner.val()``) would fail, or read the training's data for
-    nothing.
-    """
+    """Return a loop if the runner has built it, without building it."""
     loop = getattr(runner, f'_{kind}_loop')
     return loop if isinstance(loop, BaseLoop) else None
 
 
 def has_seed_of_each_rank(runner: Runner) -> bool:
-    """Return whether the config sets ``randomness.diff_rank_seed``.
-
-    Ranks would then lay out the data set differently, without a word.
-    """
+    """Return whether the config sets ``randomness.diff_rank_seed``."""
     return bool(runner._randomness_cfg.get('diff_rank_seed', False))
 
 
 def train_dataloader_config(runner: Runner) -> DataLoader | dict | None:
-    """Return what the runner was told of training's dataloader.
-
-    By it the loader is built once more, where its workers started too early.
-    """
+    """Return what the runner was told of training's dataloader."""
     return runner._train_dataloader
 
 
 def load_as_torch_does() -> None:
-    """Let the forks' loaders unpickle what ``torch.load`` does, no more.
-
-    onedl-mmengine loads with a function of its own, which unpickles without
-    any restriction what torch has refused. MMEngine has no such function.
-    """
+    """Let onedl-mmengine unpickle what ``torch.load`` does, no more."""
     if hasattr(checkpoint, '_safe_torch_load'):
         checkpoint._safe_torch_load = torch.load
+
+
+def checkpoint_loaders() -> dict[str, Callable]:
+    """Return what loads checkpoints, by the prefix of their addresses."""
+    return dict(checkpoint.CheckpointLoader._schemes)
 
 
 def runner_without_model(
@@ -184,15 +153,8 @@ def runner_without_model(
 ) -> Runner:
     """Return a Runner that has a training loop and nothing else.
 
-    It builds schedulers and scales learning rates as in a training, which
-    ask it for the loop and the number of ranks; without it a schedule can be
-    seen only by training. It wants a ``logger``, and a ``visualizer`` for the
-    data set's metainfo.
-
-    Args:
-        world_size (int): Number of ranks.
-        loader (DataLoader): Of which the length counts.
-        train_cfg (dict): For one of the stock loops.
+    It builds schedulers and scales learning rates as in a training of so many
+    ranks. It wants a ``logger`` and a ``visualizer``.
     """
     runner = Runner.__new__(Runner)
     runner._world_size = world_size

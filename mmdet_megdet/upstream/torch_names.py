@@ -46,8 +46,7 @@ _Function = TypeVar('_Function', bound=Callable)
 def outside_graphs(function: _Function) -> _Function:
     """Keep a function, and what it calls, out of ``torch.compile``'s graphs.
 
-    As ``torch.compiler.disable``, which imports the compiler (for seconds) as
-    it decorates. This waits until somebody else has.
+    ``torch.compiler.disable`` would import the compiler, for seconds.
     """
     from torch._compile import _disable_dynamo
 
@@ -67,8 +66,7 @@ def outside_graphs(function: _Function) -> _Function:
 def inlined_only(function: _Function) -> _Function:
     """Let ``torch.compile`` trace a function within its caller or not at all.
 
-    Dynamo traces the function's own frame too where its caller's graph breaks
-    inside it, and so breaks there a second time.
+    Where its caller's graph breaks inside it, it would break a second time.
     """
     _skip_frame(function.__code__)
     return function
@@ -101,27 +99,21 @@ def is_low_rank(model: nn.Module) -> bool:
 def copy_versions(target: Any, source: Any) -> None:
     """Give a state_dict the modules' versions that another one carries.
 
-    ``load_state_dict`` reads them in ``_metadata``: without them it takes a
-    BatchNorm's state for one of torch 0.4.
+    Without them a BatchNorm's state is taken for one of torch 0.4.
     """
     if hasattr(source, '_metadata'):
         target._metadata = source._metadata
 
 
 def end_workers(loader: DataLoader) -> None:
-    """Let go the iterator that keeps a loader's persistent workers.
-
-    Those that the loader starts next know what was set on it meanwhile.
-    """
+    """Let go the iterator that keeps a loader's persistent workers."""
     loader._iterator = None
 
 
 def in_recomputation() -> bool:
-    """Return whether autograd runs backward in this thread.
+    """Return whether a forward is activation checkpointing's second one.
 
-    A forward in that state is the second of activation checkpointing,
-    reentrant or not: what the first one noted must not be noted again. What
-    ``torch.compile`` traces is no such forward: the compiler recomputes
+    Autograd then runs backward in this thread. The compiler recomputes
     without calling Python.
     """
     if torch.compiler.is_compiling():
@@ -132,15 +124,7 @@ def in_recomputation() -> bool:
 def group_timeout(
     group: dist.ProcessGroup, device: torch.device
 ) -> timedelta | None:
-    """Return the timeout of a group's collectives; None if it tells none.
-
-    ``dist.new_group`` does not take it over from the default group.
-
-    Args:
-        group (ProcessGroup): The group.
-        device (torch.device): Where the tensors lie; a group may have
-            another backend for each kind of device.
-    """
+    """Return the timeout of a group's collectives; None if it tells none."""
     try:
         return group._get_backend(device).options._timeout
     except (RuntimeError, AttributeError):
@@ -152,16 +136,10 @@ def group_timeout(
 def small_nccl_options(
     most_blocks: int, timeout: timedelta | None
 ) -> object | None:
-    """Return NCCL's options for a communicator of little memory.
+    """Return ``pg_options`` of an NCCL communicator of few thread blocks.
 
-    Args:
-        most_blocks (int): Thread blocks that a collective may take.
-        timeout (timedelta, optional): That of the group to be made; torch
-            warns if the options have another.
-
-    Returns:
-        object or None: For ``dist.new_group(pg_options=...)``; None where
-        this torch or its NCCL has no such setting.
+    None where this torch or its NCCL has no such setting; torch warns if the
+    group that is made has another timeout.
     """
     options = dist.ProcessGroupNCCL.Options()
     # Builds for an NCCL without communicator settings have none.
@@ -175,11 +153,7 @@ def small_nccl_options(
 
 
 def synchronised_batch_norm(layer: nn.SyncBatchNorm, x: Tensor) -> Tensor:
-    """Normalise as ``nn.SyncBatchNorm`` does among several ranks, on a GPU.
-
-    The layer itself leaves a group of one rank to ``F.batch_norm``; without
-    this a benchmark on one GPU cannot tell what its synchronised path costs.
-    """
+    """Normalise as ``nn.SyncBatchNorm`` among several ranks, on one GPU."""
     from torch.nn.modules._functions import SyncBatchNorm
 
     return SyncBatchNorm.apply(
@@ -196,13 +170,7 @@ def synchronised_batch_norm(layer: nn.SyncBatchNorm, x: Tensor) -> Tensor:
 
 
 class Operation(NamedTuple):
-    """One operation that PyTorch dispatched.
-
-    Attributes:
-        name (str): Such as 'add' or 'copy_'.
-        reads (list[Tensor]): What it takes.
-        writes (list[Tensor]): What it returns, or changes in place.
-    """
+    """One operation that PyTorch dispatched, and what it reads and writes."""
 
     name: str
     reads: list[Tensor]
@@ -211,10 +179,9 @@ class Operation(NamedTuple):
 
 @contextmanager
 def recorded_operations() -> Iterator[list[Operation]]:
-    """Record what PyTorch dispatches, with what it reads and writes.
+    """Record what PyTorch dispatches, to count the passes over the data.
 
-    Without it nobody can count the passes over the data that plain operations
-    make. What is only overwritten counts as read too, except for ``out=``.
+    What is only overwritten counts as read too, except for ``out=``.
     """
     from torch.utils._python_dispatch import TorchDispatchMode
 
@@ -250,11 +217,7 @@ def _tensors(value: object) -> list[Tensor]:
 
 
 def default_store() -> Any:
-    """Return the store by which the ranks met.
-
-    ``init_process_group`` makes it and has no public name for it. Ranks tell
-    there where they are, without a collective (``RankWatchHook``).
-    """
+    """Return the store by which the ranks met, for what is no collective."""
     from torch.distributed.distributed_c10d import _get_default_store
 
     return _get_default_store()

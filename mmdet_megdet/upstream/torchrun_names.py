@@ -28,18 +28,13 @@ def run_torchrun(
 ) -> None:
     """Run torchrun, with an agent that tells failures from lost machines.
 
-    torchrun's own agent restarts its processes whatever they end with, does
-    not see that a machine is gone as long as no process fails by it, ends
-    where one is gone before it has told its part of the rendezvous, and gives
-    processes 30 s to stop ahead of a restart, whatever
-    ``--shutdown-timeout`` says.
+    torchrun's own restarts its processes whatever they end with, overlooks
+    a machine that is gone while no process fails by it, ends where one is gone
+    in the rendezvous, and gives processes 30 s to stop ahead of a restart.
 
-    Args:
-        args (Namespace): As ``torch.distributed.run.parse_args`` reads them.
-        would_fail_again (Callable): Whether the statuses with which this
-            machine's processes ended say so. The job then ends, on all
-            machines, as it does when restarts are used up.
-        warn (Callable): Takes a line for the log.
+    ``would_fail_again`` is asked with the statuses with which this machine's
+    processes ended; where they say so the job ends, on all machines. ``warn``
+    takes a line for the log.
     """
     agent = partial(_Agent, would_fail_again, warn)
     with patch.object(api, 'LocalElasticAgent', agent):

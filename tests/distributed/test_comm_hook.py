@@ -1,5 +1,5 @@
 # Copyright (c) mmdet_megdet contributors. All rights reserved.
-"""Gradients through each communication hook, on two gloo ranks."""
+"""Communication hooks by name: our defaults, and what is refused."""
 
 from __future__ import annotations
 
@@ -7,44 +7,34 @@ import re
 
 import pytest
 import torch
-import torch.distributed as dist
 from torch import nn
 
 from mmdet_megdet.runtime import MegDetDistributedDataParallel
 from tests.distributed.ranks import run_ranks
 
-WORLD_SIZE = 2
 ROWS, COLUMNS = 16, 24
 
 
-class Sums(nn.Module):
-    """Its gradient is what it is called with, as a matrix and a vector."""
+class Sum(nn.Module):
+    """Its gradient is what it is called with."""
 
     def __init__(self):
         super().__init__()
-        self.matrix = nn.Parameter(torch.zeros(ROWS, COLUMNS))
-        self.vector = nn.Parameter(torch.zeros(5))
+        self.weight = nn.Parameter(torch.zeros(ROWS, COLUMNS))
 
-    def forward(self, matrix, vector):
-        return (self.matrix * matrix).sum() + (self.vector * vector).sum()
+    def forward(self, gradient):
+        return (self.weight * gradient).sum()
 
 
-def gradients(rank, world_size, comm_hook, matrices, vectors):
-    """DDP's gradients, one pair for each of this rank's pairs."""
-    model = MegDetDistributedDataParallel(Sums(), comm_hook=comm_hook)
-    grads = []
-    for matrix, vector in zip(matrices[rank], vectors[rank], strict=True):
+def reduced(rank, world_size, comm_hook, gradients):
+    """What DDP makes of the gradients of one step after the other."""
+    model = MegDetDistributedDataParallel(Sum(), comm_hook=comm_hook)
+    found = []
+    for gradient in gradients:
         model.zero_grad()
-        model(matrix, vector).backward()
-        grads.append((model.module.matrix.grad, model.module.vector.grad))
-    return grads
-
-
-def draw(*shape):
-    """Magnitudes from 1e-9, below what float16 holds, to 1e4."""
-    generator = torch.Generator().manual_seed(0)
-    exponents = torch.empty(shape).uniform_(-9, 4, generator=generator)
-    return torch.randn(shape, generator=generator) * 10**exponents
+        model(gradient).backward()
+        found.append(model.module.weight.grad)
+    return found
 
 
 @pytest.mark.parametrize(
@@ -52,120 +42,31 @@ def draw(*shape):
     [('fp16_compress', torch.float16), ('bf16_compress', torch.bfloat16)],
 )
 def test_half_precision(name, dtype):
-    matrices = draw(WORLD_SIZE, 1, ROWS, COLUMNS)
-    vectors = draw(WORLD_SIZE, 1, 5)
-    results = run_ranks(gradients, WORLD_SIZE, name, matrices, vectors)
-    # Each gradient is rounded once; its division by 2 is exact, or rounded
-    # to a multiple of the smallest number; their sum is rounded once.
-    unit, smallest = torch.finfo(dtype).eps / 2, torch.finfo(dtype).tiny
-    smallest *= torch.finfo(dtype).eps
-    for given, index in ((matrices, 0), (vectors, 1)):
-        given = given[:, 0].double()
-        true = given.mean(0)
-        allowed = unit * (given.abs().mean(0) * (1 + unit) + true.abs())
-        allowed += 2 * smallest
-        error = (results[0][0][index].double() - true).abs()
-        assert (error <= allowed).all()
-        assert error.max() > 0.01 * allowed.max()  # it was compressed
-        assert torch.equal(results[0][0][index], results[1][0][index])
+    gradient = 2 + torch.rand(ROWS, COLUMNS)
+    for (found,) in run_ranks(reduced, 2, name, gradient[None]):
+        # Halves of what was rounded once, and their sum, are exact.
+        assert torch.equal(found, gradient.to(dtype).float())
 
 
-RANK_1 = dict(
-    type='powerSGD', matrix_approximation_rank=1, start_powerSGD_iter=2
-)
-
-
-def outer(seed):
-    generator = torch.Generator().manual_seed(seed)
-    left = torch.randn(WORLD_SIZE, ROWS, 1, generator=generator)
-    return left * torch.randn(1, COLUMNS, generator=generator)
-
-
-def test_power_sgd_from_its_start_on():
-    """Exact before; then what a matrix of the given rank can say."""
-    generator = torch.Generator().manual_seed(0)
-    full = torch.randn(WORLD_SIZE, ROWS, COLUMNS, generator=generator)
-    matrices = torch.stack([full, full, outer(1), full, full], dim=1)
-    vectors = torch.randn(WORLD_SIZE, 5, 5, generator=generator)
-    results = run_ranks(gradients, WORLD_SIZE, RANK_1, matrices, vectors)
-    for own in results:
-        for step, (matrix, vector) in enumerate(own):
-            assert torch.equal(matrix, results[0][step][0])
-            # The vector is never compressed; but PyTorch adds to it what it
-            # differed from the mean by so far, at most 2 G a step, which
-            # cancels but for rounding: below 7 G + 7 G + 14 G in units of
-            # roundoff for sum, mean and difference, and that of the last
-            # step's again.
-            error = (vector - vectors[:, step].mean(0)).abs().max()
-            assert error <= 56 * 2.0**-24 * vectors.abs().max()
-    got = torch.stack([matrix for matrix, _ in results[0]]).double()
-    true = matrices.double().mean(0)
-    assert torch.equal(got[:2].float(), matrices[:, :2].sum(0) / 2)
-    # Steps 2 to 4 have rank 1. The first of them is that already, and is
-    # reproduced up to rounding: dot products of 24, 16 and 16 numbers.
-    ranks = torch.linalg.matrix_rank(got.float(), rtol=1e-5)
-    assert ranks.tolist() == [ROWS, ROWS, 1, 1, 1]
-    rounding = 2.0**-24 * (COLUMNS + ROWS + ROWS)
-    assert (got[2] - true[2]).norm() <= rounding * true[2].norm()
-    # What a step leaves out, the next one takes up (error feedback): its
-    # result is a projection of both together, so orthogonal to what is
-    # still left out, and not to what it alone leaves out.
-    left_out = (true[3] - got[3]) + (true[4] - got[4])
-    scale = got[4].norm() * true[4].norm()
-    assert (got[4] * left_out).sum().abs() <= 2 * rounding * scale
-    assert (got[4] * (true[4] - got[4])).sum().abs() > 0.01 * scale
-
-
-@pytest.mark.parametrize('rank', [1, 2, 3])
+@pytest.mark.parametrize('rank', [1, 3])
 def test_power_sgd_survives_gradients_of_zeros(rank):
     """PyTorch's own defaults make them NaN, or zero for ever."""
-    matrices = torch.zeros(WORLD_SIZE, 4, ROWS, COLUMNS)
+    gradients = torch.zeros(4, ROWS, COLUMNS)
     generator = torch.Generator().manual_seed(0)
-    matrices[:, 3] = torch.randn(ROWS, COLUMNS, generator=generator)
-    vectors = torch.zeros(WORLD_SIZE, 4, 5)
-    options = dict(RANK_1, matrix_approximation_rank=rank)
-    results = run_ranks(gradients, WORLD_SIZE, options, matrices, vectors)
-    *zeros, last = (matrix for matrix, _ in results[0])
-    assert all((matrix == 0).all() for matrix in zeros)
+    gradients[3] = torch.randn(ROWS, COLUMNS, generator=generator)
+    options = dict(
+        type='powerSGD', matrix_approximation_rank=rank, start_powerSGD_iter=2
+    )
+    *zeros, last = run_ranks(reduced, 2, options, gradients)[0]
+    assert all((gradient == 0).all() for gradient in zeros)
     # A projection of the gradient on as many directions.
     assert torch.linalg.matrix_rank(last, rtol=1e-5) == rank
-    assert (last - matrices[0, 3]).norm() < matrices[0, 3].norm()
-
-
-def bytes_sent(rank, world_size, comm_hook):
-    model = MegDetDistributedDataParallel(Sums(), comm_hook=comm_hook)
-    sent, all_reduce = [], dist.all_reduce
-
-    def counting(tensor, *args, **kwargs):
-        sent.append(tensor.numel() * tensor.element_size())
-        return all_reduce(tensor, *args, **kwargs)
-
-    dist.all_reduce = counting
-    try:
-        for _ in range(3):
-            sent.clear()
-            model(torch.rand(ROWS, COLUMNS), torch.rand(5)).backward()
-    finally:
-        dist.all_reduce = all_reduce
-    return sum(sent)
-
-
-@pytest.mark.parametrize(
-    ('comm_hook', 'expected'),
-    [
-        ('fp16_compress', 2 * (ROWS * COLUMNS + 5)),
-        ('bf16_compress', 2 * (ROWS * COLUMNS + 5)),
-        (RANK_1, 4 * (ROWS + COLUMNS + 5)),
-    ],
-    ids=['fp16', 'bf16', 'powerSGD'],
-)
-def test_what_goes_over_the_wire(comm_hook, expected):
-    assert run_ranks(bytes_sent, WORLD_SIZE, comm_hook) == [expected] * 2
+    assert (last - gradients[3]).norm() < gradients[3].norm()
 
 
 def refusal(rank, world_size, comm_hook):
     try:
-        MegDetDistributedDataParallel(Sums(), comm_hook=comm_hook)
+        MegDetDistributedDataParallel(Sum(), comm_hook=comm_hook)
     except ValueError as error:
         return str(error)
     return 'accepted'
@@ -176,9 +77,8 @@ def refusal(rank, world_size, comm_hook):
     [
         ('fp8', 'fp16_compress, bf16_compress, powerSGD'),
         (dict(matrix_approximation_rank=2), 'names no communication hook'),
-        (dict(type='fp16_compress', rank=2), 'no argument rank; it takes non'),
-        (dict(type='powerSGD', rank=2), 'it takes matrix_approximation_rank'),
-        (dict(type='powerSGD', process_group=1), 'no argument process_group'),
+        (dict(type='fp16_compress', rank=2), 'fp16_compress has no arguments'),
+        (dict(type='powerSGD', rank=2), 'unexpected keyword argument .rank'),
         (dict(type='powerSGD', start_powerSGD_iter=1), 'powerSGD.* > 1'),
     ],
     ids=str,

@@ -235,19 +235,3 @@ def test_bn_size_and_comm_hook_by_the_config(tmp_path):
     assert not torch.equal(
         compressed[0]['state'][name], exact[0]['state'][name]
     )
-
-
-def refused(*args):
-    try:
-        stock_runner(*args)
-    except ValueError as error:
-        return str(error)
-    return 'accepted'
-
-
-def test_sync_bn_in_a_config_that_no_tool_of_ours_has_read(tmp_path):
-    """It replaces MegDetSyncBN before the wrapper sees the model."""
-    options = {'sync_bn': 'torch'}
-    for message in run_ranks(refused, 2, str(tmp_path), options):
-        assert '1 layers are nn.SyncBatchNorm' in message
-        assert 'If the config sets sync_bn, remove it' in message

@@ -13,7 +13,7 @@ from mmdet_megdet.cli import (
     require_checkpoint,
     run_tool,
 )
-from mmdet_megdet.errors import CheckpointError, ConfigError, DataError
+from mmdet_megdet.errors import CheckpointError, ConfigError
 
 
 @pytest.fixture
@@ -37,23 +37,17 @@ def test_options(config):
     cfg = load(config, '--launcher', 'slurm', '--cfg-options', 'a.b=3')
     assert cfg.launcher == 'slurm'
     assert cfg.a == dict(b=3, c=2)
-
-
-def test_work_dir(config):
-    assert load(config).work_dir == 'work_dirs/name'
+    assert cfg.work_dir == 'work_dirs/name'
     said = ['--cfg-options', 'work_dir=said']
     assert load(config, *said).work_dir == 'said'
     assert load(config, '--work-dir', 'given', *said).work_dir == 'given'
-
-
-def test_trust_is_off_unless_asked_for(config):
-    load(config)
+    # Off unless it is asked for.
     assert os.environ['TORCH_FORCE_NO_WEIGHTS_ONLY_LOAD'] == '0'
     load(config, '--trust-checkpoint')
     assert os.environ['TORCH_FORCE_NO_WEIGHTS_ONLY_LOAD'] == '1'
 
 
-def test_missing_files(config, tmp_path):
+def test_missing_files(config):
     with pytest.raises(ConfigError, match='no config file none'):
         load('none')
     with pytest.raises(CheckpointError, match='no checkpoint none'):
@@ -62,60 +56,37 @@ def test_missing_files(config, tmp_path):
         assert require_checkpoint(there) == there
 
 
-@pytest.mark.parametrize('kind', [ConfigError, CheckpointError, DataError])
-def test_mistake_is_one_message(capsys, kind):
-    def mistaken():
-        raise kind('say one of them')
+@pytest.mark.parametrize(
+    ('error', 'status', 'printed'),
+    [
+        (ConfigError('say one of them'), 1, 'error: say one of them\n'),
+        (RuntimeError('[gloo] Connection closed by peer'), 69, 'Traceback'),
+        (ZeroDivisionError('nothing of ours'), 1, 'Traceback'),
+    ],
+)
+def test_how_a_tool_ends(capsys, error, status, printed):
+    def main():
+        raise error
 
     with pytest.raises(SystemExit) as end:
-        run_tool(mistaken)
-    assert end.value.code == 1
-    assert capsys.readouterr().err == 'error: say one of them\n'
-
-
-def test_lost_rank_has_a_status_of_its_own():
-    def lost():
-        raise RuntimeError('[gloo/transport] Connection closed by peer')
-
-    with pytest.raises(SystemExit) as end:
-        run_tool(lost)
-    assert end.value.code == 69
-
-
-def test_defect_keeps_its_traceback(capsys):
-    def defective():
-        raise ZeroDivisionError('nothing of ours')
-
-    with pytest.raises(SystemExit) as end:
-        run_tool(defective)
-    assert end.value.code == 1
-    printed = capsys.readouterr().err
-    assert printed.startswith('Traceback')
-    assert printed.endswith('ZeroDivisionError: nothing of ours\n')
+        run_tool(main)
+    assert end.value.code == status
+    told = capsys.readouterr().err
+    assert told.startswith(printed)
+    assert told.endswith(f'{error}\n')
 
 
 @pytest.mark.parametrize(
-    ('read', 'text', 'value'),
+    ('read', 'values', 'wrong', 'message'),
     [
-        (positive, '32', 32),
-        (positive_number, '.5', 0.5),
-        (bn_size, '32', 32),
-        (bn_size, 'None', None),
+        (positive, {'32': 32}, ['0', '-4', '3.5', ''], 'whole number'),
+        (positive_number, {'.5': 0.5}, ['0', 'nan', 'inf', 'a'], 'positive'),
+        (bn_size, {'32': 32, 'None': None}, ['0', 'all'], "or 'none'"),
     ],
 )
-def test_arguments(read, text, value):
-    assert read(text) == value
-
-
-@pytest.mark.parametrize(
-    ('read', 'texts', 'message'),
-    [
-        (positive, ['0', '-4', '3.5', 'none', ''], 'positive whole number'),
-        (positive_number, ['0', '-1', 'nan', 'inf', 'a'], 'positive number'),
-        (bn_size, ['0', '-4', '3.5', 'all', ''], "whole number or 'none'"),
-    ],
-)
-def test_arguments_that_cannot_be(read, texts, message):
-    for text in texts:
+def test_arguments(read, values, wrong, message):
+    for text, value in values.items():
+        assert read(text) == value
+    for text in wrong:
         with pytest.raises(argparse.ArgumentTypeError, match=message):
             read(text)

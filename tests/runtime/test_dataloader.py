@@ -118,8 +118,6 @@ def test_image_names():
     ]
     batch = dict(inputs=[torch.ones(2)], data_samples=samples)
     assert image_names(batch) == ['3 (a.jpg)', 'x']
-    # Of several branches.
-    assert image_names(dict(a=batch, b=batch)) == ['3 (a.jpg)', 'x'] * 2
     assert image_names((torch.ones(2), 'text')) == []
 
 

@@ -3,7 +3,6 @@ from __future__ import annotations
 
 import os
 import pickle
-import zipfile
 from collections import OrderedDict
 
 import numpy as np
@@ -15,7 +14,8 @@ from mmengine.runner.checkpoint import CheckpointLoader
 
 from mmdet_megdet.errors import CheckpointError
 from mmdet_megdet.runtime import trust_checkpoints
-from mmdet_megdet.runtime.safe_loading import named_attribute
+
+KEPT = (0.0, 0.01, 0.5, 0.99)  # of a truncated file
 
 
 class Call:
@@ -54,12 +54,9 @@ def test_history_buffer_comes_back(tmp_path):
     assert [column.tolist() for column in loaded.data] == [[1.5, 3], [2, 1]]
     assert loaded.statistics('mean') == 1.5  # (1.5 + 3) / (2 + 1)
     assert loaded.statistics('max') == 3
-
-
-def test_empty_history_buffer_comes_back(tmp_path):
-    """pickle writes no bytes as a call of ``bytes``."""
-    loaded = load(write(tmp_path, HistoryBuffer()))
-    assert [column.shape for column in loaded.data] == [(0,), (0,)]
+    # pickle writes no bytes as a call of ``bytes``.
+    empty = load(write(tmp_path, HistoryBuffer()))
+    assert [column.shape for column in empty.data] == [(0,), (0,)]
 
 
 @pytest.mark.parametrize(
@@ -74,27 +71,12 @@ def test_numpy_numbers_come_back(tmp_path, dtype):
     assert loaded['number'] == array[1, 1]
 
 
-@pytest.mark.parametrize('module', ['numpy.core', 'numpy._core'])
-def test_files_of_either_numpy_load(tmp_path, module):
+def test_files_of_either_numpy_load():
     """numpy 2 writes numpy._core where numpy 1 wrote numpy.core."""
-    path = write(tmp_path, dict(array=np.arange(3.0), number=np.float64(7)))
-    own = np.empty(0).__reduce__()[0].__module__.rsplit('.', 1)[0].encode()
-    replace_in_pickle(path, own + b'.multiarray', f'{module}.multiarray')
-    loaded = load(path)
-    assert loaded['array'].tolist() == [0, 1, 2]
-    assert loaded['number'] == 7
-
-
-def replace_in_pickle(path, old, new):
-    """Rewrites global names in the pickle of a file of torch.save."""
-    with zipfile.ZipFile(path) as archive:
-        parts = {name: archive.read(name) for name in archive.namelist()}
-    with zipfile.ZipFile(path, 'w') as archive:
-        for name, content in parts.items():
-            if name.endswith('data.pkl'):
-                assert old in content
-                content = content.replace(old, new.encode())
-            archive.writestr(name, content)
+    allowed = torch.serialization.get_safe_globals()
+    names = {entry[1] for entry in allowed if isinstance(entry, tuple)}
+    for module in ('numpy.core.multiarray', 'numpy._core.multiarray'):
+        assert {f'{module}._reconstruct', f'{module}.scalar'} <= names
 
 
 @pytest.mark.parametrize(
@@ -129,20 +111,6 @@ def test_anything_else_is_refused(tmp_path, monkeypatch, content, named):
     assert not (tmp_path / 'pwned').exists()
 
 
-def test_everything_refused_is_named(tmp_path):
-    content = [Stranger(), Call(os.getcwd), Call(eval, '1')]
-    with pytest.raises(CheckpointError) as refusal:
-        load(write(tmp_path, content))
-    for name in ('Stranger', 'getcwd', 'builtins.eval'):
-        assert name in str(refusal.value)
-
-
-def test_getattr_stand_in():
-    assert named_attribute(HistoryBuffer, 'min') is HistoryBuffer.min
-    with pytest.raises(pickle.UnpicklingError, match='HistoryBuffer'):
-        named_attribute(HistoryBuffer, 'mro')
-
-
 def test_trust_is_explicit(tmp_path, monkeypatch):
     # setenv first, so that monkeypatch takes the variable back afterwards.
     monkeypatch.setenv('TORCH_FORCE_NO_WEIGHTS_ONLY_LOAD', '0')
@@ -154,27 +122,19 @@ def test_trust_is_explicit(tmp_path, monkeypatch):
         assert type(load(path)) is Stranger
 
 
-@pytest.mark.parametrize('keep', [0.0, 0.01, 0.5, 0.99])
-def test_truncated_file(tmp_path, keep):
-    path = write(tmp_path, dict(weight=torch.zeros(1000)))
-    content = path.read_bytes()
-    path.write_bytes(content[: int(keep * len(content))])
-    with pytest.raises(CheckpointError, match='not a whole checkpoint'):
-        load(path)
-
-
 @pytest.mark.parametrize(
-    'content',
+    'broken',
     [
-        b'version https://git-lfs.github.com/spec/v1\n',
-        b'\xff\xfe\x00\x01' * 200,
-        pickle.dumps({'a': 1}),
+        *(lambda whole, k=keep: whole[: int(k * len(whole))] for keep in KEPT),
+        lambda _: b'version https://git-lfs.github.com/spec/v1\n',
+        lambda _: b'\xff\xfe\x00\x01' * 200,
+        lambda _: pickle.dumps({'a': 1}),
     ],
 )
-def test_other_file(tmp_path, content):
-    path = tmp_path / 'other.pth'
-    path.write_bytes(content)
-    with pytest.raises(CheckpointError, match=r'whole checkpoint \(\d+ bytes'):
+def test_a_file_that_is_not_whole(tmp_path, broken):
+    path = write(tmp_path, dict(weight=torch.zeros(1000)))
+    path.write_bytes(broken(path.read_bytes()))
+    with pytest.raises(CheckpointError, match='not a whole checkpoint'):
         load(path)
 
 

@@ -21,19 +21,14 @@ RESTART['restart_weights'] = [1, 0.5]
 MULTIPLY = [
     dict(type='StepLR', step_size=4),
     dict(type='MultiStepLR', milestones=[2, 5, 11, 12, 20], gamma=0.5),
-    dict(type='ConstantLR', factor=0.25, begin=1, end=8),
     dict(type='ExponentialLR', gamma=0.97),
     dict(type='LinearLR', start_factor=0.5, end=9),
-    dict(type='LinearLR', start_factor=1.0, end_factor=0.1, end=30),
     dict(type='PolyLR', power=2.0, end=40),
     COSINE,
-    dict(type='CosineAnnealingLR', T_max=25),
     dict(type='PreciseCosineWarmup', start_factor=0.1, begin=5, end=20),
-    dict(type='PreciseLinearWarmup', start_factor=0.1, begin=12, end=20),
 ]
 OTHERWISE = [
     dict(COSINE, eta_min=1e-3),
-    dict(COSINE, eta_min_ratio=0.05),
     dict(type='CosineAnnealingLR', T_max=4, end=30),
     dict(type='PolyLR', eta_min=1e-3, end=30),
     dict(type='OneCycleLR', eta_max=0.1, total_steps=40),
@@ -113,11 +108,8 @@ def test_one_after_the_other_is_exact(config):
     before = config['type'] == 'PolyLR' and 'begin' not in config
     optimizer, schedulers = pair(config, warmup_first=not before)
     check_together(schedulers, 1, 100)
-    used, warm, other = (
-        train(optimizer, schedulers),
-        alone(WARMUP),
-        alone(config),
-    )
+    used = train(optimizer, schedulers)
+    warm, other = alone(WARMUP), alone(config)
     if before:
         assert used[:2] == other[:2]
         factor = other[1][0] / BASES[0]
@@ -127,8 +119,7 @@ def test_one_after_the_other_is_exact(config):
         assert used == warm[:12] + other[12:]
 
 
-def test_after_it_but_before_it_in_the_list():
-    """What sets the value at the warm-up's last step must come second."""
+def test_the_order_in_the_list_decides_at_the_last_step():
     optimizer, schedulers = pair(dict(RESTART, begin=12), warmup_first=False)
     for check in (
         lambda: check_together(schedulers, 1, 100),
@@ -136,13 +127,6 @@ def test_after_it_but_before_it_in_the_list():
     ):
         with pytest.raises(ConfigError, match='stand after it'):
             check()
-    optimizer, schedulers = pair(
-        dict(COSINE, begin=12, eta_min=1e-3), warmup_first=False
-    )
-    check_together(schedulers, 1, 100)
-    assert train(optimizer, schedulers) == (
-        alone(WARMUP)[:12] + alone(dict(COSINE, begin=12, eta_min=1e-3))[12:]
-    )
 
 
 @pytest.mark.parametrize(
@@ -151,12 +135,9 @@ def test_after_it_but_before_it_in_the_list():
         # 10 updates are over after 80 iterations.
         (10, False, 1, 100, True),
         (10, False, 8, 100, False),
-        (80, False, 8, 100, True),
         # An epoch's first step puts back what it finds.
-        (0, True, 8, 81, True),
         (0, True, 8, 80, True),
         (0, True, 8, 79, False),
-        (1, True, 8, 79, True),
         (1, True, 8, 39, False),
     ],
 )
@@ -175,34 +156,14 @@ def test_units(warmup_first, begin, by_epoch, per_update, per_epoch, allowed):
             check_together(schedulers, per_update, per_epoch)
 
 
-@pytest.mark.parametrize(
-    ('config', 'metrics'),
-    [
-        (dict(COSINE, eta_min=0.01), []),
-        # The loss does not fall the second time.
-        (
-            dict(type='ReduceOnPlateauLR', min_value=1e-3, patience=0),
-            [dict(loss=1.0)],
-        ),
-    ],
-)
-def test_an_epoch_that_ends_inside_the_warmup(config, metrics):
+def test_an_epoch_that_ends_inside_the_warmup():
     optimizer = steps.make_optimizer(*BASES)
+    plateau = dict(type='ReduceOnPlateauLR', min_value=1e-3, patience=0)
     warmup, other = build(
-        optimizer, WARMUP, dict(config, by_epoch=True, begin=0, end=9)
+        optimizer, WARMUP, dict(plateau, by_epoch=True, begin=0, end=9)
     )
     train(optimizer, [warmup], 6)
     for _ in range(2):
-        other.step(*metrics)
-    with pytest.raises(ConfigError, match=config['type']):
+        other.step(dict(loss=1.0))  # does not fall the second time
+    with pytest.raises(ConfigError, match='ReduceOnPlateauLR'):
         train(optimizer, [warmup], 1)
-
-
-def test_another_parameter_and_another_optimizer_do_not_matter():
-    optimizer = steps.make_optimizer(*BASES)
-    momentum = dict(type='CosineAnnealingMomentum', end=30, eta_min=0.1)
-    warmup, other = build(optimizer, WARMUP, momentum)
-    elsewhere = build(steps.make_optimizer(*BASES), RESTART)
-    check_together([warmup, other], 1, 100)
-    assert train(optimizer, [warmup, other]) == alone(WARMUP)
-    assert elsewhere

@@ -3,25 +3,16 @@
 
 import itertools
 import math
-import warnings
 from fractions import Fraction
 
 import pytest
-from mmengine.logging import MMLogger
-from mmengine.optim import (
-    BaseOptimWrapper,
-    MultiStepLR,
-    OptimWrapper,
-    OptimWrapperDict,
-)
-from mmengine.registry import PARAM_SCHEDULERS
+from mmengine.optim import BaseOptimWrapper, MultiStepLR, OptimWrapper
 
 from mmdet_megdet.errors import ConfigError
 from mmdet_megdet.schedulers import (
     PreciseCosineWarmup,
     PreciseLinearWarmup,
     PreciseLinearWarmupMomentum,
-    PreciseLinearWarmupParamScheduler,
 )
 from tests.schedulers.steps import (
     make_adam,
@@ -35,11 +26,7 @@ from tests.schedulers.steps import (
 
 @pytest.mark.parametrize(
     ('total', 'start_factor'),
-    [
-        *itertools.product([1, 2], [0, 0.001, 1 / 3, 1.0]),
-        (1000, 0),
-        (1000, 0.001),
-    ],
+    [*itertools.product([1, 2], [0, 1 / 3, 1.0]), (1000, 0), (1000, 0.001)],
 )
 @pytest.mark.parametrize('begin', [0, 7])
 def test_every_step_is_the_closed_formula(total, start_factor, begin):
@@ -63,17 +50,6 @@ def test_every_step_is_the_closed_formula(total, start_factor, begin):
             assert abs(value - base * ratio) <= 2**-51 * base
 
 
-def test_optim_wrapper_and_its_base_settings():
-    # With several groups the wrapper adds one that only the log reads.
-    wrapper = make_wrapper(0.04, 0.08)
-    warmup = PreciseLinearWarmup(wrapper, 0.5, end=2)
-    assert wrapper.get_lr()['base_lr'] == [0.02]
-    train(wrapper, [warmup], 2)
-    assert [g['lr'] for g in wrapper.param_groups] == [0.04, 0.08, 0.04]
-    with pytest.raises(ConfigError, match=r"one warm-up for each of \['a'\]"):
-        PreciseLinearWarmup(OptimWrapperDict(a=wrapper), end=2)
-
-
 def test_frozen_group_stays_frozen():
     optimizer = make_optimizer(0.04, 0.0)
     schedulers = [
@@ -92,43 +68,29 @@ def test_momentum_of_sgd_and_adam():
 
     adam = make_adam()
     warmup = PreciseLinearWarmupMomentum(adam, 0.5, end=2)
-    used = train(adam, [warmup], 4, 'betas')
+    used = train(adam, [warmup], 1, 'betas')
+    optimizer_state, (state,) = round_trip(adam, [warmup])
+    used += train(adam, [warmup], 3, 'betas')
     assert [beta for ((beta, _),) in used] == [0.45, 0.9 * 0.75, 0.9, 0.9]
     assert all(beta_2 == 0.999 for ((_, beta_2),) in used)
 
-
-def test_betas_are_resumed_as_they_were():
-    adam = make_adam()
-    warmup = PreciseLinearWarmupMomentum(adam, 0.5, end=4)
-    train(adam, [warmup], 2)
-    betas = adam.param_groups[0]['betas']
-    optimizer_state, (state,) = round_trip(adam, [warmup])
-
-    adam = make_adam()
-    adam.load_state_dict(optimizer_state)
-    warmup = PreciseLinearWarmupMomentum(adam, 0.5, end=4)
+    resumed = make_adam()
+    resumed.load_state_dict(optimizer_state)
+    warmup = PreciseLinearWarmupMomentum(resumed, 0.5, end=2)
     warmup.load_state_dict(state)
-    assert adam.param_groups[0]['betas'] == betas
+    assert read(resumed, 'betas') == used[1]
 
 
-def test_a_start_above_the_end():
-    optimizer = make_optimizer(0.01)
-    warmup = PreciseLinearWarmup(optimizer, start_value=0.1, end=4)
-    used = train(optimizer, [warmup], 6)
-    fall = Fraction(0.01) - Fraction(0.1)
-    exact = [Fraction(0.1) + fall * Fraction(t, 4) for t in range(4)]
-    assert used == [[float(v)] for v in exact] + [[0.01]] * 2
-
-
-def test_one_end_value_for_different_groups_is_refused():
+def test_absolute_values_of_different_groups():
     with pytest.raises(ConfigError, match=r'differs: \[0.04, 0.08\]'):
         PreciseLinearWarmup(
             make_optimizer(0.04, 0.08), start_value=0, end_value=0.04, end=4
         )
-    optimizer = make_optimizer(0.04, 0.08)
+    # Also from above.
+    optimizer = make_optimizer(0.01, 0.08)
     warmup = PreciseLinearWarmup(optimizer, start_value=0.02, end=2)
     used = train(optimizer, [warmup], 3)
-    assert used == [[0.02, 0.02], [0.03, 0.05], [0.04, 0.08]]
+    assert used == [[0.02, 0.02], [0.015, 0.05], [0.01, 0.08]]
 
 
 # What is counted
@@ -160,16 +122,17 @@ def test_a_wrapper_whose_updates_cannot_be_counted_is_refused():
 
 
 def test_several_updates_in_one_iteration():
-    wrapper = make_wrapper(0.04)
+    # With several groups the wrapper adds one that only the log reads.
+    wrapper = make_wrapper(0.04, 0.08)
     warmup = PreciseLinearWarmup(wrapper, 0.5, begin=1, end=5)
     values = []
     for _ in range(3):
-        values += read(wrapper)
+        values.append(read(wrapper))
         for _ in range(3):
             wrapper.step()
         warmup.step()
     # Updates 0 to 2, then 3 to 5: over the end.
-    assert values == [0.04, 0.03, 0.04]
+    assert values == [[0.04, 0.08], [0.03, 0.06], [0.04, 0.08]]
 
 
 def test_a_scheduler_built_later_starts_mmengines_count_again():
@@ -184,17 +147,6 @@ def test_a_scheduler_built_later_starts_mmengines_count_again():
 # Beside schedulers that multiply
 
 
-def test_any_parameter():
-    optimizer = make_optimizer(0.1)
-    optimizer.param_groups[0]['weight_decay'] = 0.25
-    warmup = PreciseLinearWarmupParamScheduler(
-        optimizer, 'weight_decay', 0.0, end=4
-    )
-    used = train(optimizer, [warmup], 6, 'weight_decay')
-    assert used == [[0.0], [0.0625], [0.125], [0.1875], [0.25], [0.25]]
-    assert read(optimizer) == [0.1]
-
-
 def in_order(optimizer, warmup_first, milestones, **kwargs):
     makers = [
         lambda: PreciseLinearWarmup(optimizer, **kwargs),
@@ -204,14 +156,14 @@ def in_order(optimizer, warmup_first, milestones, **kwargs):
 
 
 @pytest.mark.parametrize('warmup_first', [True, False])
-@pytest.mark.parametrize('milestone', [0, 2, 3, 50, 102, 103, 120])
+@pytest.mark.parametrize('milestone', [0, 2, 3, 50, 102, 103])
 def test_milestone_keeps_its_effect(warmup_first, milestone):
     kwargs = dict(start_factor=0.001, begin=3, end=103)
     plain = make_optimizer(0.04, 0.07)
-    without = train(plain, [PreciseLinearWarmup(plain, **kwargs)], 130)
+    without = train(plain, [PreciseLinearWarmup(plain, **kwargs)], 110)
     optimizer = make_optimizer(0.04, 0.07)
     schedulers = in_order(optimizer, warmup_first, [milestone], **kwargs)
-    used = train(optimizer, schedulers, 130)
+    used = train(optimizer, schedulers, 110)
 
     assert used[:milestone] == without[:milestone]
     for ours, plain_values in zip(
@@ -233,8 +185,7 @@ def test_milestone_after_a_start_at_zero(warmup_first, milestone):
         optimizer, warmup_first, [milestone], start_factor=0, end=4
     )
     used = train(optimizer, schedulers, 8)
-    assert used[0] == [0.0]
-    assert used[1] == [0.01]
+    assert used[:2] == [[0.0], [0.01]]
     assert used[-1][0] == pytest.approx(0.004, rel=8 * 2**-53)
 
 
@@ -250,74 +201,39 @@ def test_a_milestone_at_the_value_zero_is_refused(warmup_first, milestone):
     train(optimizer, schedulers, 3)
     if warmup_first:
         # Nor is it saved.
-        with pytest.raises(ConfigError, match='its factor is lost'):
+        with pytest.raises(ConfigError, match='factor is lost'):
             schedulers[0].state_dict()
-    with pytest.raises(ConfigError, match='its factor is lost'):
+    with pytest.raises(ConfigError, match='factor is lost'):
         train(optimizer, schedulers, 2)
 
 
 # Resuming
 
 
-@pytest.mark.parametrize('stop', [0, 2, 3, 7, 9, 12, 13, 17])
+@pytest.mark.parametrize('stop', [0, 2, 3, 7, 12, 13, 17])
 @pytest.mark.parametrize('warmup_first', [True, False])
-@pytest.mark.parametrize('milestones', [[7], [3, 9], [13], [16]])
+@pytest.mark.parametrize('milestones', [[7], [3, 9], [13]])
 # As Runner.resume does it; before schedulers are built; not at all.
 @pytest.mark.parametrize('load', ['after', 'before', 'never'])
 def test_resume_continues_exactly(stop, warmup_first, milestones, load):
     kwargs = dict(start_factor=0.001, begin=3, end=13)
-
-    def build(optimizer):
-        return in_order(optimizer, warmup_first, milestones, **kwargs)
-
     optimizer = make_optimizer(0.04, 0.07)
-    schedulers = build(optimizer)
+    schedulers = in_order(optimizer, warmup_first, milestones, **kwargs)
     train(optimizer, schedulers, stop)
     optimizer_state, states = round_trip(optimizer, schedulers)
     straight = train(optimizer, schedulers, 20 - stop)
 
-    optimizer = make_optimizer(0.04, 0.07)
+    # The checkpoint's settings rule.
+    optimizer = make_optimizer(0.02, 0.07)
+    kwargs = dict(start_factor=0.1, begin=1, end=6)
     if load == 'before':
         optimizer.load_state_dict(optimizer_state)
-    schedulers = build(optimizer)
+    schedulers = in_order(optimizer, warmup_first, milestones, **kwargs)
     if load == 'after':
         optimizer.load_state_dict(optimizer_state)
     for scheduler, state in zip(schedulers, states, strict=True):
         scheduler.load_state_dict(state)
     assert train(optimizer, schedulers, 20 - stop) == straight
-
-
-@pytest.fixture
-def log(caplog):
-    logger = MMLogger.get_current_instance()
-    logger.addHandler(caplog.handler)
-    yield caplog
-    logger.removeHandler(caplog.handler)
-
-
-def test_the_checkpoint_rules_and_the_user_is_told(log):
-    optimizer = make_optimizer(0.04, 0.04)
-    warmup = PreciseLinearWarmup(optimizer, end=8)
-    train(optimizer, [warmup], 3)
-    optimizer_state, (state,) = round_trip(optimizer, [warmup])
-    straight = train(optimizer, [warmup], 7)
-
-    unchanged = PreciseLinearWarmup(make_optimizer(0.04, 0.04), end=8)
-    unchanged.load_state_dict(state)
-    assert not log.records
-    optimizer = make_optimizer(0.02, 0.02)
-    warmup = PreciseLinearWarmup(optimizer, start_factor=0.1, end=6)
-    optimizer.load_state_dict(optimizer_state)
-    warmup.load_state_dict(state)
-    assert train(optimizer, [warmup], 7) == straight
-    (record,) = log.records
-    assert record.levelname == 'WARNING'
-    for told in (
-        'end is 8 (config: 6)',
-        'start_factor is 0.001 (config: 0.1)',
-        'base lr is 0.04 (config: 0.02)',
-    ):
-        assert record.getMessage().count(told) == 1
 
 
 def test_the_state_of_something_else_is_refused():
@@ -332,62 +248,31 @@ def test_the_state_of_something_else_is_refused():
             warmup.load_state_dict(other.state_dict())
 
 
-def test_no_warning_while_gradients_accumulate():
-    optimizer = make_optimizer(0.04)
-    warmup = PreciseLinearWarmup(optimizer, end=8, count='iters')
-    with warnings.catch_warnings():
-        warnings.simplefilter('error')
-        for _ in range(8):  # no optimizer.step() yet
-            warmup.step()
-    assert read(optimizer) == [0.04]
-
-
-def test_epochs_are_kept_in_iterations():
-    optimizer = make_optimizer(0.04)
-    cfg = dict(
-        type='PreciseLinearWarmup',
-        begin=1,
-        end=1.5,
-        by_epoch=True,
-        convert_to_iter_based=True,
-    )
-    warmup = PARAM_SCHEDULERS.build(
-        cfg, default_args=dict(optimizer=optimizer, epoch_length=29)
-    )
-    # 1.5 * 29 = 43.5, and to even 44
-    assert (warmup.begin, warmup.end, warmup.by_epoch) == (29, 44, False)
-    assert warmup.count == 'iters'
-    for wrong in (dict(by_epoch=False, epoch_length=29), dict(epoch_length=0)):
-        with pytest.raises(ConfigError, match=r'must be|turns'):
-            PreciseLinearWarmup.build_iter_from_epoch(
-                optimizer, end=2, **wrong
-            )
-    with pytest.raises(ConfigError, match="count='updates'"):
+@pytest.mark.parametrize(
+    'wrong', [dict(by_epoch=False), dict(epoch_length=0), dict(count='up')]
+)
+def test_epochs_that_cannot_be_iterations(wrong):
+    with pytest.raises(ConfigError, match='turns epochs into iterations'):
         PreciseLinearWarmup.build_iter_from_epoch(
-            optimizer, end=2, epoch_length=29, count='updates'
+            make_optimizer(0.04), end=2, **dict(epoch_length=29) | wrong
         )
-    with pytest.raises(ConfigError, match='end is required'):
-        PreciseLinearWarmup.build_iter_from_epoch(optimizer, epoch_length=29)
 
 
 @pytest.mark.parametrize(
     ('kwargs', 'match'),
     [
         (dict(), 'end is required'),
-        (dict(end=0), 'begin=0, end=0'),
         (dict(begin=5, end=5), 'begin=5, end=5'),
         (dict(begin=-1, end=5), 'begin=-1'),
         (dict(end=8e3), 'end=8000.0'),
         (dict(begin=True, end=8), 'begin=True'),
         (dict(end=8, start_factor=-0.1), '-0.1'),
-        (dict(end=8, start_factor=1.5), '1.5'),
         (dict(end=8, start_factor=math.nan), 'nan'),
         (dict(end=8, count='epochs'), "count='epochs'"),
         (dict(end=8, count='iters', by_epoch=True), 'left out'),
         (dict(end=8, start_factor=0.1, start_value=0.1), 'or'),
         (dict(end=8, start_factor=0.1, end_value=0.1), 'or'),
         (dict(end=8, end_value=0.1), 'start_value with'),
-        (dict(end=8, start_value=-0.1), '-0.1'),
         (dict(end=8, start_value=math.inf), 'inf'),
         (dict(end=8, start_value=0, end_value=0), '> 0'),
     ],

@@ -215,4 +215,3 @@ def test_every_rank_says_what_is_wrong(tmp_path):
     assert result.returncode == 1
     message = 'error: --auto-scale-lr (auto_scale_lr.enable) ignores'
     assert result.stdout.count(message) == 2
-    assert '8/16 = 0.5 (world size 2 x 4 images' in result.stdout

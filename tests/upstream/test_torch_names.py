@@ -32,6 +32,19 @@ from mmdet_megdet.upstream.torch_names import (
     synchronised_batch_norm,
 )
 
+NINE = timedelta(seconds=9)
+
+
+@pytest.fixture
+def gloo(tmp_path):
+    """A process group of one rank."""
+    store = dist.FileStore(str(tmp_path / 'store'), 1)
+    dist.init_process_group(
+        'gloo', rank=0, world_size=1, store=store, timeout=NINE
+    )
+    yield
+    dist.destroy_process_group()
+
 
 @outside_graphs
 def twice(x):
@@ -66,10 +79,7 @@ def test_they_write_in_place():
     ):
         write()
         assert a.tolist() == expected
-
-
-def test_no_tensors_are_nothing_to_do():
-    copy_all([], [])
+    copy_all([], [])  # nothing to do
     lerp_all([], [], 0.5)
     maximum_all([], [])
 
@@ -77,18 +87,11 @@ def test_no_tensors_are_nothing_to_do():
 @pytest.mark.parametrize(
     ('comm_hook', 'low_rank'), [('powerSGD', True), ('fp16_compress', False)]
 )
-def test_gradients_of_low_rank(tmp_path, comm_hook, low_rank):
-    store = torch.distributed.FileStore(str(tmp_path / 'store'), 1)
-    torch.distributed.init_process_group(
-        'gloo', rank=0, world_size=1, store=store
-    )
-    try:
-        model = DistributedDataParallel(torch.nn.Linear(2, 2))
-        register_comm_hook(model, comm_hook)
-        assert is_low_rank(model) is low_rank
-        assert not is_low_rank(model.module)
-    finally:
-        torch.distributed.destroy_process_group()
+def test_gradients_of_low_rank(gloo, comm_hook, low_rank):
+    model = DistributedDataParallel(torch.nn.Linear(2, 2))
+    register_comm_hook(model, comm_hook)
+    assert is_low_rank(model) is low_rank
+    assert not is_low_rank(model.module)
 
 
 def test_workers_that_persist_end():
@@ -115,18 +118,8 @@ def test_a_forward_that_backward_repeats_is_told_from_the_first():
     assert told == [False, True] * 2
 
 
-def test_the_timeout_of_a_group(tmp_path):
-    store = torch.distributed.FileStore(str(tmp_path / 'store'), 1)
-    torch.distributed.init_process_group(
-        'gloo', rank=0, world_size=1, store=store, timeout=timedelta(seconds=9)
-    )
-    try:
-        group = torch.distributed.group.WORLD
-        assert group_timeout(group, torch.device('cpu')) == timedelta(
-            seconds=9
-        )
-    finally:
-        torch.distributed.destroy_process_group()
+def test_the_timeout_of_a_group(gloo):
+    assert group_timeout(dist.group.WORLD, torch.device('cpu')) == NINE
 
 
 @pytest.mark.parametrize(
@@ -159,26 +152,19 @@ def test_nccl_gets_a_small_communicator(timeout):
 
 
 @pytest.mark.skipif(
-    not torch.distributed.is_nccl_available(), reason='a torch without NCCL'
+    not dist.is_nccl_available(), reason='a torch without NCCL'
 )
 def test_torch_has_the_settings_of_a_small_communicator():
     options = small_nccl_options(2, timedelta(seconds=90))
     assert options.config.max_ctas == 2
 
 
-def test_synchronised_batch_norm_is_that_of_gpus(tmp_path):
-    store = torch.distributed.FileStore(str(tmp_path / 'store'), 1)
-    torch.distributed.init_process_group(
-        'gloo', rank=0, world_size=1, store=store
-    )
-    try:
-        # It comes as far as the kernels, which CPUs do not have.
-        with pytest.raises(NotImplementedError, match='batch_norm_stats'):
-            synchronised_batch_norm(
-                torch.nn.SyncBatchNorm(2), torch.randn(2, 2, 1, 1)
-            )
-    finally:
-        torch.distributed.destroy_process_group()
+def test_synchronised_batch_norm_is_that_of_gpus(gloo):
+    # It comes as far as the kernels, which CPUs do not have.
+    with pytest.raises(NotImplementedError, match='batch_norm_stats'):
+        synchronised_batch_norm(
+            torch.nn.SyncBatchNorm(2), torch.randn(2, 2, 1, 1)
+        )
 
 
 def test_operations_are_recorded_with_what_they_read_and_write():
@@ -194,19 +180,14 @@ def test_operations_are_recorded_with_what_they_read_and_write():
     assert {id(t) for t in products} == {id(x)}
 
 
-def test_default_store(tmp_path):
+def test_default_store(gloo):
     """A clone of it has what ranks have set, and its own timeout."""
-    store = dist.FileStore(str(tmp_path / 'store'), 1)
-    dist.init_process_group('gloo', store=store, rank=0, world_size=1)
-    try:
-        clone = default_store().clone()
-        clone.set_timeout(timedelta(seconds=0.2))
-        default_store().set('a', 'b')
-        assert clone.get('a') == b'b'
-        with pytest.raises(RuntimeError):
-            clone.get('other')
-    finally:
-        dist.destroy_process_group()
+    clone = default_store().clone()
+    clone.set_timeout(timedelta(seconds=0.2))
+    default_store().set('a', 'b')
+    assert clone.get('a') == b'b'
+    with pytest.raises(RuntimeError):
+        clone.get('other')
 
 
 def test_copy_versions():

@@ -87,7 +87,7 @@ def rehearse(
     if hook is not None:
         total = hook.get('total_batch_size', 256)
         accumulation = BatchPlan(gpus, per_gpu, total).accumulation
-    check_lr_scaling(cfg.get('auto_scale_lr'), gpus, per_gpu, accumulation)
+    check_lr_scaling(cfg.get('auto_scale_lr'), accumulation)
     if images is None:
         images = count_images(cfg)
     iterations = epoch_length(cfg, images, gpus, accumulation)
