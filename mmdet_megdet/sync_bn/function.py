@@ -64,10 +64,10 @@ class SyncBatchNormFunction(torch.autograd.Function):
         sums, work = passes.local_sums(x)
         timers: list[CollectiveTimer] | None = None
         if observer is None:
-            start_all_reduce(sums, group, timers)()
+            all_reduce(sums, group, timers)
         else:
             local, timers = sums.clone(), []
-            start_all_reduce(sums, group, timers)()
+            all_reduce(sums, group, timers)
             observer(Observation.of_sums(x, local, sums, timers))
         y, saved = passes.normalise(x, work, sums, weight, bias, eps, running)
         ctx.passes, ctx.group, ctx.timers = passes, group, timers
@@ -94,6 +94,15 @@ class SyncBatchNormFunction(torch.autograd.Function):
         if dx is not None:
             passes.finish_input_gradient(x, dy, dx, saved, sums)
         return dx, dweight, dbias, None, None, None, None
+
+
+def all_reduce(
+    sums: Tensor,
+    group: dist.ProcessGroup,
+    timers: list[CollectiveTimer] | None,
+) -> None:
+    """Add up over the group, in place; see :func:`start_all_reduce`."""
+    start_all_reduce(sums, group, timers)()
 
 
 def start_all_reduce(

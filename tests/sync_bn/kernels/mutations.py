@@ -11,77 +11,42 @@ from mmdet_megdet.sync_bn.kernels import triton_kernels
 
 # What is replaced by what; each old text stands in the source once.
 MUTATIONS = {
-    'origins do not move the second moment': (
+    'second moment not moved': (
         'second += s + (f + moved) * e',
         'second += s',
     ),
-    'origins do not move the first moment': (
-        'moved = f + n * e',
-        'moved = f',
-    ),
-    'the last chunk counts as a whole one': (
+    'first moment not moved': ('moved = f + n * e', 'moved = f'),
+    'last chunk counts as whole': (
         'n = tl.minimum(extent - p % chunks * span, span).to(tl.float64)',
         'n = (p * 0 + span).to(tl.float64)',
     ),
-    "the chunks' spread about the mean is forgotten": (
+    "no spread of chunks' means": (
         'tl.sum(second, 0) - moved * moved / n',
         'tl.sum(second, 0)',
     ),
-    'values outside are centred too': (
-        """        d = tl.where(inside, v - centre, 0.0)
-        first += d""",
-        """        d = v - centre
-        first += d""",
+    'values outside are centred': (
+        'd = tl.where(inside, v - centre, 0.0)\n        first += d',
+        'd = v - centre\n        first += d',
     ),
-    'a tile is left out': (
-        'for step in range(1, tiles):',
-        'for step in range(2, tiles):',
-    ),
-    'the square of the mean is not taken off': (
-        'square - mean * mean',
-        'square',
-    ),
-    'the rounding of the origin is forgotten': (
-        'shift = -rest * scale',
-        'shift = 0.0 * scale',
-    ),
-    'eps is added to the root': (
+    'a tile left out': ('step in range(1, tiles)', 'step in range(2, tiles)'),
+    'no square of the mean': ('square - mean * mean', 'square'),
+    'no rounding of the origin': ('-rest * scale', '0.0 * scale'),
+    'eps added to the root': (
         'tl.sqrt(var + eps + eps_rest)',
         '(tl.sqrt(var) + eps)',
     ),
-    'the running variance is biased': (
-        'var * (n / tl.maximum(n - 1.0, 1.0))',
-        'var',
-    ),
-    'the cumulative average counts one batch more': (
-        '(seen + 1)',
-        '(seen + 2)',
-    ),
-    'gradients are not centred': (
-        'b = tl.sum(second, 0) - rest * a',
-        'b = tl.sum(second, 0) + 1000.0 * rest * a',
-    ),
-    'the gradient of the weight has the variance in it': (
-        'value = (b * invstd)',
-        'value = (b * invstd * invstd)',
-    ),
-    'the slope lacks a factor': (
-        'slope = invstd * invstd * (b * share)',
-        'slope = invstd * (b * share)',
-    ),
-    'the mean gradient is not taken off': (
-        'shift = a * share - rest * slope',
-        'shift = -rest * slope',
-    ),
-    'the slope is not taken off': (
+    'biased variance': ('var * (n / tl.maximum(n - 1.0, 1.0))', 'var'),
+    'one batch more in the average': ('(seen + 1)', '(seen + 2)'),
+    'gradients not centred': ('- rest * a', '+ 1000.0 * rest * a'),
+    'variance in dweight': ('(b * invstd)', '(b * invstd * invstd)'),
+    'slope lacks a factor': ('slope = invstd * invstd', 'slope = invstd'),
+    'no mean gradient': ('a * share - rest * slope', '-rest * slope'),
+    'no slope': ('(g - d * slope - shift)', '(g - shift)'),
+    'no weights in dx': (
+        '(g - d * slope - shift) * scale',
         '(g - d * slope - shift)',
-        '(g - shift)',
     ),
-    'weights do not scale the gradient': (
-        'result = (g - d * slope - shift) * scale',
-        'result = g - d * slope - shift',
-    ),
-    'images of a channel overwrite one another': (
+    'images overwrite one another': (
         'return line // channels * chunks + chunk',
         'return chunk',
     ),
