@@ -140,7 +140,7 @@ ELSEWHERE = {
         '::test_passes_and_launches_are_those_of_the_docs'
     ),
     r'python -m pytest tests/sync_bn/kernels/test_interpreted\.py': (
-        'sync_bn/kernels/test_interpreted.py::test_a_few_cases'
+        'sync_bn/kernels/test_interpreted.py::test_interpreted'
     ),
     r'python tools/benchmark/bench_train_step\.py --out \S+': (
         'tools/test_bench_sync_bn.py::test_training_step'

@@ -6,7 +6,7 @@ import pickle
 
 import pytest
 import torch
-from mmcv.cnn import build_norm_layer, fuse_conv_bn
+from mmcv.cnn import build_norm_layer
 from mmengine.model import revert_sync_batchnorm
 from mmengine.registry import MODELS
 from torch import nn
@@ -123,20 +123,6 @@ def test_pretrained_keys_load_and_base_classes_hold():
     assert isinstance(layer, nn.modules.batchnorm._BatchNorm)
     assert not isinstance(layer, nn.SyncBatchNorm)
     assert revert_sync_batchnorm(nn.Sequential(layer))[0] is layer
-
-
-def test_fuse_conv_bn():
-    layer, plain = twins()
-    conv, x = nn.Conv2d(3, 3, 3), torch.randn(2, 3, 9, 9)
-    ours, plain = (
-        nn.Sequential(copy.deepcopy(conv), norm) for norm in (layer, plain)
-    )
-    for model in (ours, plain):
-        model(x)
-        model.eval()
-    ours = fuse_conv_bn(ours)
-    assert not any(isinstance(m, MegDetSyncBN) for m in ours.modules())
-    torch.testing.assert_close(ours(x), plain(x))
 
 
 def test_copies_and_pickles():
