@@ -2,20 +2,11 @@
 """MegDetSyncBN on many ranks against one float64 BatchNorm, with bounds.
 
 The bounds are those of float32 arithmetic on centred values, in units of its
-roundoff ``U``. The layer centres its input before anything else, so errors
-are relative to the spread of the values and not to their mean.
-
-- Sums over positions: at most 24 float32 additions follow one another on the
-  small inputs here, and each summand has up to 4 roundings: 28 U of the sum
-  of absolute values.
-- Variance: as a sum, and what float64 leaves of ``E[x^2] - E[x]^2``, which is
-  ``8 * 2^-53 * mean^2``. Relative to ``var + eps`` that is ``r`` below.
-- Output: x - mean, times scale, plus shift, each rounded once, constants
-  rounded once each: 6 U; the scale carries half of r.
-- Half precision: the result is rounded once more. Triton's interpreter
-  truncates to bfloat16 where a GPU rounds: twice as much there.
-- Input gradient: 8 roundings along (d * slope + dy + shift) * scale; the two
-  sums behind slope and shift, 28 U each; slope carries r, scale half of it.
+roundoff ``U``: errors are relative to the spread of the values and not to
+their mean. ``sync_bn/kernels/check.py`` derives them. On the small inputs
+here at most 24 float32 additions follow one another, and each summand has up
+to 4 roundings: sums are good to 28 U of the sum of absolute values. Triton's
+interpreter truncates to bfloat16 where a GPU rounds: twice as much there.
 """
 
 from __future__ import annotations
@@ -124,11 +115,11 @@ def parity(rank: int, world_size: int, case: Case) -> dict[str, float]:
         if positions > 1:
             y_all = plain(x_all)
             y_all.backward(dy_all)
-    assert y.dtype == x.grad.dtype == case.dtype
-    assert y.shape == x.grad.shape == x.shape
-    if case.layout is channels_last:
-        assert channels_last(y) is y
-        assert channels_last(x.grad) is x.grad
+    for result in y, x.grad:
+        assert (result.dtype, result.shape) == (case.dtype, x.shape)
+        assert (
+            case.layout is not channels_last or case.layout(result) is result
+        )
     if positions <= 1:
         return {}
     return {

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import copy
 
+import pytest
 import torch
 from torch import nn
 from torch._dynamo.utils import counters
@@ -64,11 +65,7 @@ def compiled_and_not(rank, world_size):
     return breaks
 
 
-def test_compiled_training_equals_eager_with_one_break_a_layer():
-    assert run_ranks(compiled_and_not, 2) == [LAYERS] * 2
-
-
-def breaks_without_communication(rank, world_size):
+def compiled_in_groups_of_one(rank, world_size):
     layers = Model(momentum=0.1)  # None breaks PyTorch's own layers
     resolve_bn_groups(layers, images_per_gpu=2, bn_size=2)
     step = torch.compile(layers, backend='eager')
@@ -76,5 +73,12 @@ def breaks_without_communication(rank, world_size):
     return sum(counters['graph_break'].values())
 
 
-def test_a_layer_that_does_not_communicate_breaks_no_graph():
-    assert run_ranks(breaks_without_communication, 2) == [0, 0]
+@pytest.mark.parametrize(
+    ('train_compiled', 'breaks'),
+    [(compiled_and_not, LAYERS), (compiled_in_groups_of_one, 0)],
+)
+def test_compiled_training_equals_eager_with_one_break_a_layer(
+    train_compiled, breaks
+):
+    """And none where a layer does not communicate."""
+    assert run_ranks(train_compiled, 2) == [breaks] * 2

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from datetime import timedelta
 from itertools import product
 from unittest import mock
 
@@ -140,6 +141,18 @@ def order_in_backward(rank, world_size):
 def test_the_gradient_is_begun_while_the_sums_are_on_their_way():
     for events in run_ranks(order_in_backward, 2):
         assert events == ['sent', 'centre', 'there', 'input_gradient']
+
+
+def fails(rank, world_size):
+    group = dist.new_group(timeout=timedelta(seconds=1))
+    if rank == 0:
+        wait = function.start_all_reduce(torch.zeros(2), group, None)
+        with pytest.raises(RuntimeError, match=r'Timed out|closed by peer'):
+            wait()
+
+
+def test_the_error_of_a_collective_is_raised_by_the_wait():
+    run_ranks(fails, 2)
 
 
 def step(rank, world_size, images):

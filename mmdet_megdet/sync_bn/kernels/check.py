@@ -2,8 +2,8 @@
 """The Triton kernels against the plain operations, before they are trusted.
 
 The plain operations compute in float64 what is held against the kernels'
-numbers. The bounds are those of ``tests/distributed/parity.py``, in units of
-the roundoff ``U`` of the dtype for computing:
+numbers. The bounds are in units of the roundoff ``U`` of the dtype for
+computing (those of ``tests/distributed/parity.py``, on smaller inputs, too):
 
 - sums: 16 tiles, 32 additions within one and 4 roundings in each summand,
   ``SUM = 52 U`` of the sum of absolute values;

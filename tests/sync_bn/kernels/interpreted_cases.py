@@ -7,8 +7,6 @@ import os
 
 import pytest
 import torch
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from mmdet_megdet.sync_bn import kernels
 from mmdet_megdet.sync_bn.kernels import check, fused, plain
@@ -90,26 +88,6 @@ def test_gradients_of_any_layout_are_laid_out_as_the_input(layout):
         assert prepared.stride() == x.stride()
         assert prepared.data_ptr() % fused.ALIGNMENT == 0
         assert torch.equal(prepared, dy)
-
-
-@pytest.mark.slow
-@settings(max_examples=20)
-@given(
-    shape=st.sampled_from(
-        [(1, 1), (5, 3), (2, 3, 37), (1, 2, 9, 5), (3, 7, 4, 4)]
-    ),
-    programs=st.sampled_from([1, 5, 1000]),
-    most=st.sampled_from([1, 3]),
-)
-def test_every_position_is_in_one_chunk(shape, programs, most):
-    """Sums of ones, however the tensor is cut up."""
-    x = torch.ones(shape)
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(fused, 'PROGRAMS', programs)
-        patch.setattr(fused, 'MOST_TILES', most)
-        sums, _ = fused.local_sums(x)
-    count = x.numel() / shape[1]
-    assert sums.tolist() == [count] * (2 * shape[1] + 1)
 
 
 @pytest.mark.slow

@@ -87,35 +87,6 @@ def test_local_moments_of_long_rows(length, mean):
     assert_moments(x, LONG_CHAIN + 3)
 
 
-@settings(max_examples=30)
-@given(
-    shape=st.sampled_from(
-        [(3, 4), (2, 3, 7, 5), (2, 3, 32, 33), (1, 2, 1031)]
-    ),
-    channels_last=st.booleans(),
-    block=st.sampled_from([1, 100, 1 << 20]),
-    seed=seeds,
-)
-def test_the_centred_input_is_left_behind(shape, channels_last, block, seed):
-    x, _ = batch(shape, 1000, torch.float32, seed)
-    if channels_last:
-        x = LAYOUTS['channels last'](x)
-    out = torch.empty_like(x)
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(blocks, 'CPU_BLOCK_ELEMENTS', block)
-        origins, *found = plain.centre_parts(x, out)
-        parts = blocks.Blocks(x)
-        rows = zip(parts.split(x), parts.split_vectors(origins), strict=True)
-        true = [part.double() - origin.double() for part, (origin,) in rows]
-        left = [part.double() for part in parts.split(out)]
-        again = plain.local_moments(x)
-    # Numbers so close to their mean are subtracted without rounding.
-    assert all(map(torch.equal, left, true))
-    assert found[0] == again[0]
-    assert all(map(torch.equal, found[1:], again[1:]))
-    assert (origins - found[1]).abs().max() < 10
-
-
 def test_local_moments_of_nothing_and_of_a_constant():
     for shape in [(0, 3), (0, 3, 4, 4), (2, 3, 0, 4)]:
         count, mean, second = plain.local_moments(torch.empty(shape))
