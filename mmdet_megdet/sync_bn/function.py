@@ -15,7 +15,7 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from . import kernels
-from .moments import Running
+from .moments import Running, unpack
 from .observation import CollectiveTimer, Observation
 
 # How long a CPU rank lets other threads run before it goes to sleep. A rank
@@ -68,7 +68,8 @@ class SyncBatchNormFunction(torch.autograd.Function):
         else:
             local, timers = sums.clone(), []
             all_reduce(sums, group, timers)
-            observer(Observation.of_sums(x, local, sums, timers))
+            moments = unpack(local), unpack(sums)
+            observer(Observation.of(x, *moments, timers))
         y, saved = passes.normalise(x, work, sums, weight, bias, eps, running)
         ctx.passes, ctx.group, ctx.timers = passes, group, timers
         ctx.dtypes = [p if p is None else p.dtype for p in (weight, bias)]

@@ -21,7 +21,7 @@ from ..upstream.torch_names import (
 from .function import SyncBatchNormFunction
 from .groups import bn_group, check_same_layer, world_size
 from .kernels import local_moments
-from .moments import Running, pack
+from .moments import Running, pack, unpack
 from .observation import Observation
 
 
@@ -114,8 +114,8 @@ class MegDetSyncBN(_BatchNorm):
         else:
             output = super().forward(input)
         if self.training and self.observer is not None:
-            sums = pack(*local_moments(input.detach()))
-            self.observer(Observation.of_sums(input, sums, sums, []))
+            moments = unpack(pack(*local_moments(input.detach())))
+            self.observer(Observation.of(input, moments, moments, []))
         return output
 
     def _synchronises(self) -> bool:

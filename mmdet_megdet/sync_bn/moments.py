@@ -10,6 +10,9 @@ import torch
 from torch import Tensor
 
 
+Moments = tuple[Tensor, Tensor, Tensor]
+
+
 class Running(NamedTuple):
     """A layer's running mean, unbiased variance, and number of batches.
 
@@ -49,7 +52,7 @@ def pack(count: int, mean: Tensor, second: Tensor) -> Tensor:
     return torch.cat([mean * count, squares, mean.new_full((1,), count)])
 
 
-def unpack(sums: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+def unpack(sums: Tensor) -> Moments:
     """Return mean, biased variance and count of a batch from its sums.
 
     In float64 the mean square and the squared mean are each rounded to

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from ..upstream.torch_names import in_recomputation
-from .moments import unpack
+from .moments import Moments
 
 
 class CollectiveTimer:
@@ -77,10 +77,10 @@ class Observation:
     recomputed: bool
 
     @classmethod
-    def of_sums(
-        cls, x: Tensor, local: Tensor, group: Tensor, timers: list
+    def of(
+        cls, x: Tensor, local: Moments, group: Moments, timers: list
     ) -> Observation:
-        """Return what the sums of rank and group say of an input."""
-        mean, var, count = unpack(local)
+        """Return an observation of an input, by what ``unpack`` returned."""
+        mean, var, count = local
         moments = x.numel() // x.shape[1], mean, var * count
-        return cls(*moments, *unpack(group), timers, in_recomputation())
+        return cls(*moments, *group, timers, in_recomputation())

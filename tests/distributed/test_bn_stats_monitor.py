@@ -23,7 +23,7 @@ from torch import nn
 from mmdet_megdet.errors import ConfigError
 from mmdet_megdet.hooks import BNStatsError, BNStatsMonitorHook
 from mmdet_megdet.monitor import Probe, decode, encode, gather, layer_rows
-from mmdet_megdet.sync_bn import MegDetSyncBN, function, observation
+from mmdet_megdet.sync_bn import MegDetSyncBN, function
 from mmdet_megdet.sync_bn.kernels import plain
 from tests.data.bn_stack import (
     LAYERS,
@@ -109,7 +109,7 @@ def averaged_variances(layer, input):
     with (
         mock.patch.object(plain, 'pack', pack_without_mean),
         mock.patch.object(plain, 'unpack', unpack_without_mean),
-        mock.patch.object(observation, 'unpack', unpack_without_mean),
+        mock.patch.object(function, 'unpack', unpack_without_mean),
     ):
         return MegDetSyncBN._forward_synced(layer, input)
 
