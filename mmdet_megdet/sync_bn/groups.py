@@ -24,10 +24,6 @@ MOST_BLOCKS = 2
 _groups: weakref.WeakKeyDictionary = weakref.WeakKeyDictionary()
 
 
-class CallOrderError(MegDetError, RuntimeError):
-    """The ranks of a BN group are in different layers at the same time."""
-
-
 def world_size() -> int:
     """Return the number of ranks; 1 without a process group."""
     default = dist.group.WORLD if dist.is_available() else None
@@ -90,7 +86,7 @@ def check_same_layer(name: str, group: dist.ProcessGroup) -> None:
     out meets the others in its next one, in the next iteration if need be.
 
     Raises:
-        CallOrderError: On every rank of the group, if the names differ.
+        MegDetError: On every rank of the group, if the names differ.
     """
     names = [''] * dist.get_world_size(group)
     dist.all_gather_object(names, name, group=group)
@@ -99,7 +95,7 @@ def check_same_layer(name: str, group: dist.ProcessGroup) -> None:
     ranks = dist.get_process_group_ranks(group)
     pairs = zip(ranks, names, strict=True)
     calls = ', '.join(f'rank {rank}: {called}' for rank, called in pairs)
-    raise CallOrderError(
+    raise MegDetError(
         'The ranks of a BN group are in different synchronised layers at the '
         f'same time ({calls}). All ranks have to call the same MegDetSyncBN '
         'layers in the same order. Take BatchNorm out of parts that a rank '

@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import cast
 
 from mmengine.registry import MODELS
 from torch import Tensor
@@ -142,29 +141,23 @@ class MegDetSyncBN(_BatchNorm):
             check_same_layer(self.strict_name, group)
         running = None
         if self.track_running_stats and not in_recomputation():
-            running = Running(
-                cast(Tensor, self.running_mean),
-                cast(Tensor, self.running_var),
-                cast(Tensor, self.num_batches_tracked),
-                self.momentum,
-            )
+            mean, var, batches = self._running_stats()
+            running = Running(mean, var, batches, self.momentum)
         affine = self.weight, self.bias
         return SyncBatchNormFunction.apply(
             input, *affine, self.eps, running, group, self.observer
         )
 
+    def _running_stats(self) -> list[Tensor]:
+        names = 'running_mean', 'running_var', 'num_batches_tracked'
+        return [getattr(self, name) for name in names]
+
     def _forward_recomputed(self, input: Tensor) -> Tensor:
         # Clones take the update: checkpointing wants as many tensors saved
         # as the first time, so the buffers cannot just be left out.
-        return F.batch_norm(
-            input,
-            cast(Tensor, self.running_mean).clone(),
-            cast(Tensor, self.running_var).clone(),
-            self.weight,
-            self.bias,
-            training=True,
-            eps=self.eps,
-        )
+        mean, var, _ = (kept.clone() for kept in self._running_stats())
+        affine = self.weight, self.bias
+        return F.batch_norm(input, mean, var, *affine, True, 0.0, self.eps)
 
     def _forward_empty(self, input: Tensor) -> Tensor:
         # PyTorch's native backward divides by the batch's size and, on CPUs,

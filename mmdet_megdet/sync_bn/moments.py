@@ -9,7 +9,6 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-
 Moments = tuple[Tensor, Tensor, Tensor]
 
 

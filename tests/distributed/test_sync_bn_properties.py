@@ -63,7 +63,7 @@ def cases(draw):
     )
 
 
-@settings(max_examples=30 if kernels.interpreted() else 100)
+@settings(max_examples=20 if kernels.interpreted() else 100)
 @given(cases(), st.sampled_from([1, 64, 1 << 20]))
 def test_parity(drawn, block):
     with pytest.MonkeyPatch.context() as patch:
