@@ -43,8 +43,7 @@ class BatchNormReport(NamedTuple):
 def report_batch_norm(model: nn.Module) -> BatchNormReport:
     """Tell which BatchNorm layers of a model synchronise.
 
-    Ask after ``model.train()``, which is where mmdet's backbones put layers
-    into eval mode (``norm_eval``, ``frozen_stages``).
+    ``model.train()`` puts those of mmdet's backbones into eval mode.
     """
     report = BatchNormReport([], [], [], {})
     for name, layer in model.named_modules():
@@ -112,9 +111,8 @@ def convert_batch_norm(model: _Model, bn_size: int | None = None) -> _Model:
 def revert_to_batch_norm(model: _Model, dims: int = 2) -> _Model:
     """Make every :class:`MegDetSyncBN` a plain BatchNorm again, in place.
 
-    For export, and for serving without this package. In eval mode layers
-    compute the same, bit for bit. One that was converted becomes what it was:
-    BatchNorm1d, 2d or 3d.
+    For export and serving. In eval mode layers compute the same, bit for bit.
+    One that was converted becomes what it was: BatchNorm1d, 2d or 3d.
 
     Args:
         model (nn.Module): A model, or a single layer; it is returned.

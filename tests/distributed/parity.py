@@ -104,12 +104,11 @@ def parity(rank: int, world_size: int, case: Case) -> dict[str, float]:
     dims = max(1, len(case.spatial))
     plain = revert_to_batch_norm(copy.deepcopy(layer), dims).double()
     positions = x_all.numel() // case.channels
-    half = case.dtype == torch.bfloat16
+    autocast = case.dtype == torch.bfloat16
     for _ in range(STEPS):
-        x.grad = x_all.grad = None
-        layer.zero_grad()
-        plain.zero_grad()
-        with torch.autocast('cpu', dtype=torch.bfloat16, enabled=half):
+        for leaf in (x, x_all, *layer.parameters(), *plain.parameters()):
+            leaf.grad = None
+        with torch.autocast('cpu', torch.bfloat16, enabled=autocast):
             y = layer(x)
         y.backward(dy)
         if positions > 1:

@@ -11,14 +11,16 @@ from unittest import mock
 import pytest
 import torch
 import torch.distributed as dist
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from torch._subclasses.fake_tensor import (
     DataDependentOutputException,
     FakeTensorMode,
 )
 from torch.utils.checkpoint import checkpoint
 
-from mmdet_megdet.sync_bn import MegDetSyncBN, function
-from mmdet_megdet.sync_bn.kernels import plain
+from mmdet_megdet.sync_bn import MegDetSyncBN, function, kernels
+from mmdet_megdet.sync_bn.kernels import blocks, plain
 from tests.distributed.parity import Case, channels_last, parity_of_cases
 from tests.distributed.ranks import run_ranks
 from tests.distributed.threads import run_threads
@@ -34,20 +36,24 @@ SHARES = {
 SPATIAL = [(), (7,), (4, 5), (3, 2, 4)]
 
 
-def strided(x):
-    return x.transpose(2, 3).contiguous().transpose(2, 3)
+LAYOUTS = {
+    'contiguous': None,
+    'channels_last': channels_last,
+    'transposed': lambda x: x.transpose(-1, -2).contiguous().transpose(-1, -2),
+    'strided': lambda x: x.repeat_interleave(2, 1)[:, ::2],
+}
 
 
 def new_layer(**kwargs):
     return Case((), layer=kwargs).new_layer()
 
 
-def assert_parity(world_size, cases):
-    results = run_ranks(parity_of_cases, world_size, cases)
+def assert_parity(world_size, *cases, run=run_threads):
+    results = run(parity_of_cases, world_size, cases)
     for rank, errors_of_cases in enumerate(results):
         for case, errors in zip(cases, errors_of_cases, strict=True):
-            # A rank with a share compares something.
-            assert errors or not case.shares[rank]
+            # In a process, a rank with a share compares something.
+            assert errors or run is run_threads or not case.shares[rank]
             within = all(error <= 1 for error in errors.values())
             assert within, (rank, case, errors)
 
@@ -60,13 +66,11 @@ def test_parity(world_size):
     cases = product(
         SHARES[world_size], SPATIAL, (0.0, 1000.0), settings, groups
     )
-    assert_parity(
-        world_size,
-        [
-            Case(shares, spatial, mean, layer=layer, ranks_per_group=ranks)
-            for shares, spatial, mean, layer, ranks in cases
-        ],
-    )
+    cases = [
+        Case(shares, spatial, mean, layer=layer, ranks_per_group=ranks)
+        for shares, spatial, mean, layer, ranks in cases
+    ]
+    assert_parity(world_size, *cases, run=run_ranks)
 
 
 def test_parity_of_other_settings_layouts_and_dtypes():
@@ -78,7 +82,7 @@ def test_parity_of_other_settings_layouts_and_dtypes():
     cases += [
         Case(shares, mean=1000.0, layout=layout)
         for shares in SHARES[2]
-        for layout in (channels_last, strided)
+        for layout in map(LAYOUTS.get, ('channels_last', 'transposed'))
     ]
     # Statistics are taken in float32 of the half-precision values, under
     # autocast too.
@@ -87,7 +91,58 @@ def test_parity_of_other_settings_layouts_and_dtypes():
         for dtype in (torch.bfloat16, torch.float16)
         for mean in (0.0, 30.0)
     ]
-    assert_parity(2, cases)
+    assert_parity(2, *cases, run=run_ranks)
+
+
+@st.composite
+def any_case(draw):
+    ranks = draw(st.sampled_from([2, 3, 4]))
+    world_size = ranks * draw(st.sampled_from([1, 2]))
+    shares = st.lists(
+        st.integers(0, 4), min_size=world_size, max_size=world_size
+    )
+    spatial = draw(
+        st.sampled_from([(), (1,), (7,), (1, 1), (4, 5), (3, 7), (2, 3, 2)])
+    )
+    layout = draw(st.sampled_from(sorted(LAYOUTS)))
+    if len(spatial) != 2:
+        layout = 'contiguous'
+    dtype = draw(
+        st.sampled_from([torch.float32, torch.float16, torch.bfloat16])
+    )
+    # Half formats have no digits left for a spread of 1 about 1000.
+    means = [0.0, -3.0, 1000.0] if dtype == torch.float32 else [0.0, -3.0]
+    return world_size, Case(
+        shares=tuple(draw(shares.filter(any))),
+        spatial=spatial,
+        mean=draw(st.sampled_from(means)),
+        dtype=dtype,
+        layer=dict(
+            eps=draw(st.sampled_from([1e-5, 1e-3])),
+            momentum=draw(st.sampled_from([0.1, 1.0, None])),
+            affine=draw(st.booleans()),
+            track_running_stats=draw(st.booleans()),
+        ),
+        channels=draw(st.sampled_from([1, 2, 3, 5, 13])),
+        layout=LAYOUTS[layout],
+        constant=draw(st.booleans()),
+        ranks_per_group=ranks,
+    )
+
+
+@settings(max_examples=20 if kernels.interpreted() else 100)
+@given(any_case(), st.sampled_from([1, 64, 1 << 20]))
+def test_parity_of_any_case(drawn, block):
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(blocks, 'CPU_BLOCK_ELEMENTS', block)
+        assert_parity(*drawn)
+
+
+@pytest.mark.parametrize('ranks_per_group', [None, 8])
+def test_parity_on_many_ranks(ranks_per_group):
+    shares = tuple(rank % 3 for rank in range(128))
+    case = Case(shares, (3, 3), 100.0, ranks_per_group=ranks_per_group)
+    assert_parity(128, case)
 
 
 def train_a_step(rank, world_size):

@@ -21,6 +21,7 @@ from mmdet_megdet.sync_bn import (
     report_batch_norm,
     revert_to_batch_norm,
 )
+from tests.sync_bn.test_layer import SETTINGS as LAYER_SETTINGS
 
 SHAPES = {
     nn.BatchNorm1d: (6, 3, 5),
@@ -29,13 +30,7 @@ SHAPES = {
     nn.SyncBatchNorm: (6, 3, 5, 4),
     MMCVSyncBN: (6, 3, 5, 4),
 }
-SETTINGS = [
-    {},
-    dict(eps=1e-3, momentum=0.01),
-    dict(momentum=None),
-    dict(affine=False),
-    dict(track_running_stats=False),
-]
+SETTINGS = [*LAYER_SETTINGS]
 if 'bias' in signature(nn.BatchNorm2d.__init__).parameters:  # not in torch 2.6
     SETTINGS.append(dict(bias=False))
 

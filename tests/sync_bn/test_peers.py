@@ -6,14 +6,11 @@ implementation as a formula of its own, and shows where it leaves the
 BatchNorm of the whole batch, and that ours does not.
 """
 
-from __future__ import annotations
-
 import types
 
 import pytest
 import torch
 import torch.distributed as dist
-from torch import Tensor
 from torch.nn.modules._functions import SyncBatchNorm as TorchFunction
 
 from mmdet_megdet.sync_bn.kernels import local_moments
@@ -25,7 +22,7 @@ DIMS = (0, 2, 3)
 EXACT = dict(rtol=1e-12, atol=1e-12)
 
 
-def ranks_batches(*shapes: tuple[int, int, int]) -> list[Tensor]:
+def ranks_batches(*shapes):
     """float64 batches, (N, 3, H, W), each of a level of its own."""
     generator = torch.Generator().manual_seed(0)
     return [
@@ -34,21 +31,19 @@ def ranks_batches(*shapes: tuple[int, int, int]) -> list[Tensor]:
     ]
 
 
-def mean_and_var(parts: list[Tensor]) -> tuple[Tensor, Tensor]:
+def mean_and_var(parts):
     """Of all positions of all ranks."""
     whole = torch.cat([part.movedim(1, -1).flatten(0, -2) for part in parts])
     return whole.mean(0), whole.var(0, unbiased=False)
 
 
-def ours(parts: list[Tensor]) -> tuple[Tensor, Tensor]:
+def ours(parts):
     """Mean and variance by the sums that our ranks exchange."""
     mean, var, _ = unpack(sum(pack(*local_moments(part)) for part in parts))
     return mean, var
 
 
-def weighted_moments(
-    parts: list[Tensor], weights: list[int]
-) -> tuple[Tensor, Tensor]:
+def weighted_moments(parts, weights):
     """Statistics if each rank's moments weigh in with a given weight."""
     share = torch.tensor(weights).double()[:, None] / sum(weights)
     mean = (share * torch.stack([p.mean(DIMS) for p in parts])).sum(0)

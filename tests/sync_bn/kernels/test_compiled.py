@@ -148,21 +148,18 @@ def amd(asm: dict) -> dict:
 @pytest.mark.parametrize(
     ('target', 'dtypes'),
     [
-        ('sm_90', ['float16']),
-        pytest.param('sm_90', ['float32'], marks=pytest.mark.nightly),
-        pytest.param(
-            'sm_80', ['bfloat16', 'float32'], marks=pytest.mark.nightly
-        ),
-        pytest.param(
-            'gfx942', ['float32', 'float16'], marks=pytest.mark.nightly
-        ),
+        ('sm_90', 'float16'),
+        pytest.param('sm_90', 'float32', marks=pytest.mark.nightly),
+        pytest.param('sm_80', 'bfloat16 float32', marks=pytest.mark.nightly),
+        pytest.param('gfx942', 'float32 float16', marks=pytest.mark.nightly),
     ],
 )
 def test_no_spills_no_stack_and_wide_accesses(
     target, dtypes, monkeypatch, tmp_path
 ):
     monkeypatch.setenv('TRITON_CACHE_DIR', str(tmp_path))
-    rows = list(compiled(target, [getattr(torch, name) for name in dtypes]))
+    dtypes = [getattr(torch, name) for name in dtypes.split()]
+    rows = list(compiled(target, dtypes))
     # Four kernels over the data, in both layouts, with and without vectors.
     assert len([r for r in rows if r['axis'] is not None]) == 16 * len(dtypes)
     for row in rows:
