@@ -14,15 +14,13 @@ import torch.distributed as dist
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from ..upstream.torch_names import in_recomputation
 from . import kernels
 from .moments import Running, unpack
 from .observation import CollectiveTimer, Observation
 
 # How long a CPU rank lets other threads run before it goes to sleep. A rank
 # that sleeps is late: gloo takes 0.7 ms for a few numbers, with a tail of
-# 3 ms where ranks share CPUs, and 0.4 ms without the tail this way (two ranks
-# on two CPUs).
+# 3 ms where ranks share CPUs, and 0.4 ms without the tail this way.
 YIELD_SECONDS = 1e-3
 
 
@@ -36,16 +34,12 @@ class SyncBatchNormFunction(torch.autograd.Function):
         dx    = s * weight * (dy - sum(dy) / n - d * s^2 * sum(dy * d) / n)
         dweight, dbias = s * sum_local(dy * d), sum_local(dy)
 
-    The story of its collectives: forward adds up each rank's sums (float64,
-    2C + 1), backward adds up ``sum(dy)`` and ``sum(dy * d)`` (float64, 2C).
-    Both have the same size, dtype and meaning on every rank, whatever its
-    input's dtype, layout and size and whichever kernels it runs, so an empty
-    rank takes part like any other. The count stays on the device: nothing
-    waits for the host. The gradients of weight and bias are left local, since
-    DDP averages them.
-
-    The passes over the data are those of :mod:`.kernels`. Kept for backward:
-    the input and per-channel vectors.
+    Its collectives: forward adds up each rank's sums (float64, 2C + 1),
+    backward ``sum(dy)`` and ``sum(dy * d)`` (float64, 2C). Both have the same
+    size, dtype and meaning on every rank, whatever its input and whichever
+    :mod:`.kernels` it runs, so an empty rank takes part like any other. The
+    count stays on the device: nothing waits for the host. The gradients of
+    weight and bias are left local, since DDP averages them.
     """
 
     @staticmethod
@@ -59,20 +53,11 @@ class SyncBatchNormFunction(torch.autograd.Function):
         group: dist.ProcessGroup,
         observer: Callable[[Observation], None] | None = None,
     ) -> Tensor:
-        """Normalise ``x`` by the statistics of the group.
+        """Normalise ``x``, ``(N, C, *)``, by the statistics of the group.
 
-        Args:
-            ctx (Any): Keeps what backward needs.
-            x (Tensor): Shape ``(N, C, *)``, any floating dtype.
-            weight (Tensor, optional): Shape ``(C, )``.
-            bias (Tensor, optional): Shape ``(C, )``.
-            eps (float): Added to the variance.
-            running (Running, optional): Running statistics to update.
-            group (ProcessGroup): The ranks whose batches make one.
-            observer (Callable, optional): Told the moments and the timing.
-
-        Returns:
-            Tensor: The output, in the dtype and layout of ``x``.
+        The output has its dtype and layout. ``running`` is updated, and
+        ``observer`` told the moments and the timing. Kept for backward are
+        ``x`` and vectors ``(C, )``.
         """
         passes = kernels.choose(x, weight)
         x = passes.prepare(x)
@@ -83,7 +68,8 @@ class SyncBatchNormFunction(torch.autograd.Function):
         else:
             local, timers = sums.clone(), []
             all_reduce(sums, group, timers)
-            observer(_observation(x, local, sums, timers))
+            moments = unpack(local), unpack(sums)
+            observer(Observation.of(x, *moments, timers))
         y, saved = passes.normalise(x, work, sums, weight, bias, eps, running)
         ctx.passes, ctx.group, ctx.timers = passes, group, timers
         ctx.dtypes = [p if p is None else p.dtype for p in (weight, bias)]
@@ -111,6 +97,15 @@ class SyncBatchNormFunction(torch.autograd.Function):
         return dx, dweight, dbias, None, None, None, None
 
 
+def all_reduce(
+    sums: Tensor,
+    group: dist.ProcessGroup,
+    timers: list[CollectiveTimer] | None,
+) -> None:
+    """Add up over the group, in place; see :func:`start_all_reduce`."""
+    start_all_reduce(sums, group, timers)()
+
+
 def start_all_reduce(
     sums: Tensor,
     group: dist.ProcessGroup,
@@ -118,16 +113,9 @@ def start_all_reduce(
 ) -> Callable[[], None]:
     """Begin to add up over the group, in place.
 
-    On a GPU it runs on the current stream, where it needs no event to wait
-    for: what follows on the stream comes after it.
-
-    Args:
-        sums (Tensor): This rank's; not to be used until the wait is over.
-        group (ProcessGroup): The ranks that take part.
-        timers (list, optional): Takes the timer of the wait.
-
-    Returns:
-        Callable: Waits until the sums are there; on a GPU it need not.
+    Return what waits until the sums are there, and adds its time to
+    ``timers``. On a GPU it need not wait: what follows on the current stream
+    comes after them.
     """
     timer = None
     if timers is not None:
@@ -147,29 +135,3 @@ def start_all_reduce(
             work.wait()
 
     return wait
-
-
-def all_reduce(
-    sums: Tensor,
-    group: dist.ProcessGroup,
-    timers: list[CollectiveTimer] | None,
-) -> None:
-    """Add up over the group, in place; see :func:`start_all_reduce`."""
-    start_all_reduce(sums, group, timers)()
-
-
-def _observation(
-    x: Tensor, local: Tensor, sums: Tensor, timers: list[CollectiveTimer]
-) -> Observation:
-    mean, var, count = unpack(local)
-    group_mean, group_var, group_count = unpack(sums)
-    return Observation(
-        x.numel() // x.shape[1],
-        mean,
-        var * count,
-        group_count,
-        group_mean,
-        group_var,
-        timers,
-        in_recomputation(),
-    )

@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import weakref
-import zlib
 
 import torch
 import torch.distributed as dist
@@ -16,19 +15,13 @@ from ..upstream.torch_names import (
     small_nccl_options,
 )
 
-# Thread blocks of NCCL for one of BatchNorm's collectives. A communicator's
-# memory grows with them (hundreds of MB by default, NVIDIA/nccl issue 964),
-# and what travels is 33 KB at the most.
+# Thread blocks of NCCL for one of BatchNorm's collectives, of 33 KB at most. A
+# communicator's memory grows with them (NVIDIA/nccl issue 964).
 MOST_BLOCKS = 2
 
-# Keyed by the default group and not kept by modules: a job that is
-# initialised again gets groups of its own, and models stay copyable. The
-# values map a number of ranks per group to this rank's group.
+# By default group and ranks per group, and not kept by modules: a job that is
+# initialised again gets groups of its own, and models stay copyable.
 _groups: weakref.WeakKeyDictionary = weakref.WeakKeyDictionary()
-
-
-class CallOrderError(MegDetError, RuntimeError):
-    """The ranks of a BN group are in different layers at the same time."""
 
 
 def world_size() -> int:
@@ -46,25 +39,16 @@ def bn_group(
     Even where it holds all ranks it is a group of its own: on the default
     group BatchNorm's collectives would interleave with DDP's gradient
     buckets, whose order may differ from rank to rank. Its timeout is that of
-    the default group, or the backend's default where that group tells none.
+    the default group. None where this rank is alone.
 
-    The first call for a number of ranks creates the groups and is therefore
-    a collective: all ranks have to make it, in the same order. It ends with
-    a first all-reduce in the group, which is when NCCL connects the ranks:
-    in the middle of backward that would wait for the device.
+    The first call for a number of ranks is a collective: all ranks have to
+    make it, in the same order. It ends with a first all-reduce in the group,
+    which is when NCCL connects the ranks: in the middle of backward that
+    would wait for the device.
 
     Args:
         ranks (int, optional): Consecutive ranks per group. None: all.
-        device (torch.device): Where the tensors to be reduced lie; tells
-            which of the default group's backends has the timeout.
-
-    Returns:
-        ProcessGroup or None: None where there is nothing to synchronise
-        with: no process group is initialised, or this rank is alone.
-
-    Raises:
-        ConfigError: If ``ranks`` does not divide the world size, as in a
-            model that was resolved for another job.
+        device (torch.device): Where the tensors to be reduced lie.
     """
     all_ranks = world_size()
     ranks = ranks or all_ranks
@@ -86,9 +70,7 @@ def bn_group(
             options = small_nccl_options(MOST_BLOCKS, timeout)
         for first in range(0, all_ranks, ranks):
             members = list(range(first, first + ranks))
-            group = dist.new_group(
-                members, timeout=timeout, pg_options=options
-            )
+            group = dist.new_group(members, timeout, pg_options=options)
             if dist.get_rank() in members:
                 groups[ranks] = group
         first_sum = torch.zeros(1, dtype=torch.float64, device=device)
@@ -96,40 +78,26 @@ def bn_group(
     return groups[ranks]
 
 
-def check_same_layer(
-    name: str, group: dist.ProcessGroup, device: torch.device
-) -> None:
+def check_same_layer(name: str, group: dist.ProcessGroup) -> None:
     """Check that all ranks of a BN group are in the same layer.
 
-    Strict mode, for debugging: a small collective and a wait for the host,
-    ahead of each forward collective of the layer. A rank that leaves a layer
+    Strict mode, for debugging: collectives and a wait for the host ahead of
+    each forward collective of the layer ``name``. A rank that leaves a layer
     out meets the others in its next one, in the next iteration if need be.
 
-    Args:
-        name (str): The name of this rank's layer in the model.
-        group (ProcessGroup): The BN group.
-        device (torch.device): Where the group's tensors lie.
-
     Raises:
-        CallOrderError: On every rank of the group, if the names differ.
+        MegDetError: On every rank of the group, if the names differ.
     """
-    size = dist.get_world_size(group)
-    own = torch.tensor([zlib.crc32(name.encode())], device=device)
-    hashes = [torch.empty_like(own) for _ in range(size)]
-    dist.all_gather(hashes, own, group=group)
-    if len({each.item() for each in hashes}) == 1:
-        return
-    names = [''] * size
+    names = [''] * dist.get_world_size(group)
     dist.all_gather_object(names, name, group=group)
+    if len(set(names)) == 1:
+        return
     ranks = dist.get_process_group_ranks(group)
-    calls = ', '.join(
-        f'rank {rank}: {called}'
-        for rank, called in zip(ranks, names, strict=True)
-    )
-    raise CallOrderError(
+    pairs = zip(ranks, names, strict=True)
+    calls = ', '.join(f'rank {rank}: {called}' for rank, called in pairs)
+    raise MegDetError(
         'The ranks of a BN group are in different synchronised layers at the '
         f'same time ({calls}). All ranks have to call the same MegDetSyncBN '
-        'layers in the same order; without strict mode their sums would have '
-        'been mixed. Take BatchNorm out of parts that a rank may skip, or '
-        'make every rank call them, with an empty batch if need be.'
+        'layers in the same order. Take BatchNorm out of parts that a rank '
+        'may skip, or call them with an empty batch.'
     )

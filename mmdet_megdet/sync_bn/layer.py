@@ -4,9 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import cast
 
-import torch
 from mmengine.registry import MODELS
 from torch import Tensor
 from torch.nn import functional as F
@@ -22,7 +20,7 @@ from ..upstream.torch_names import (
 from .function import SyncBatchNormFunction
 from .groups import bn_group, check_same_layer, world_size
 from .kernels import local_moments
-from .moments import Running
+from .moments import Running, pack, unpack
 from .observation import Observation
 
 
@@ -30,79 +28,41 @@ from .observation import Observation
 class MegDetSyncBN(_BatchNorm):
     """Cross-GPU batch normalisation with exact statistics, on any device.
 
-    'Synchronised BatchNorm' has no single definition. This one is the
-    strict one: in training mode output, input gradient and running
-    statistics are those of **one** ``nn.BatchNorm`` that sees the batches of
-    all ranks of a BN group concatenated. Each rank weighs in with its number
-    of positions, so ranks may have unequal batches, or none, and the
-    variance between the ranks' means is part of the variance. (Averaging
-    per-rank variances drops that part; it is exact only if all means agree.)
-    The statistics are taken in float32 or wider and combined in float64,
-    under autocast too.
-
-    One all-reduce of ``2C + 1`` float64 numbers in forward and one of
-    ``2C`` in backward, on a process group of the layer's own, whatever the
-    number of ranks; no host synchronisation.
+    In training mode output, input gradient and running statistics are those
+    of **one** ``nn.BatchNorm`` that sees the batches of all ranks of a BN
+    group concatenated, whatever each rank's share, none included. The
+    statistics are taken in float32 or wider and combined in float64, under
+    autocast too, by one all-reduce in forward and one in backward.
+    ``docs/sync_bn.md`` has the mathematics and what a caller has to see to:
+    above all, that all ranks call the same layers in the same order.
 
     It is plain ``torch.nn.functional.batch_norm``, bit for bit and without
     communication, in eval mode, where no process group is initialised, and
     in BN groups of one rank. An empty batch passes through.
 
-    **BN groups** count images, as in the paper: statistics are taken over
-    ``bn_size`` images, which with b images per GPU are those of ``bn_size /
-    b`` consecutive ranks. The layer cannot know b. ``SyncBNGroupHook`` tells
-    it, or :func:`~mmdet_megdet.sync_bn.resolve_bn_groups` without MMEngine;
-    until then training in a distributed run is an error. With several
-    groups the running statistics differ from group to group until they are
-    pooled, which the hook does before validation and checkpoints.
-
-    What the caller has to see to:
-
-    - All ranks call the same synchronised layers in the same order, forward
-      and backward. A rank that leaves one out pairs its collective with
-      another layer's, or hangs; nothing can notice that without a host
-      synchronisation in every call. That is what ``strict_name`` is for.
-    - Gradients of weight and bias are local. DDP averages them.
-    - Under activation checkpointing the recomputation repeats the forward
-      collective. It does not update the running statistics again.
-    - The gradient is differentiable once.
-
     Args:
         num_features (int): C of an input ``(N, C, *)``: 1d, 2d and 3d
             inputs alike.
-        eps (float): Added to the variance. Defaults to 1e-5.
-        momentum (float, optional): Weight of the new batch in the running
-            statistics; the running variance is the unbiased one over the
-            group's count. None takes the cumulative average over all
-            batches. Defaults to 0.1.
+        eps (float): As in ``nn.BatchNorm2d``, and so are the next three.
+        momentum (float, optional): Weight of a new batch. Defaults to 0.1.
         affine (bool): Learn weight and bias. Defaults to True.
-        track_running_stats (bool): Keep running statistics. Without them
-            eval mode normalises by the local batch. Defaults to True.
+        track_running_stats (bool): Keep running statistics. Defaults to True.
         bn_size (int, optional): Number of images over which statistics are
-            taken. Defaults to None: those of all ranks.
+            taken: with b images per GPU, those of ``bn_size / b`` consecutive
+            ranks. ``SyncBNGroupHook`` tells the layer b, or
+            :func:`~mmdet_megdet.sync_bn.resolve_bn_groups`; until then
+            training in a distributed run is an error. Defaults to None: the
+            images of all ranks.
 
     Attributes:
-        ranks_per_group (int or None): Ranks in a BN group, as resolved; None
-            stands for all ranks if ``bn_size`` is None, and for 'not
-            resolved yet' otherwise.
+        ranks_per_group (int or None): Ranks in a BN group, as resolved. None:
+            all ranks if ``bn_size`` is None, not resolved yet otherwise.
         strict_name (str or None): For debugging, the name under which every
-            call is first compared with the other ranks', at the price of a
-            small collective and a host synchronisation. Defaults to None:
-            no check. :func:`~mmdet_megdet.sync_bn.resolve_bn_groups` sets it.
+            call is first compared with the other ranks'. None: no check.
+            :func:`~mmdet_megdet.sync_bn.resolve_bn_groups` sets it.
         observer (Callable or None): Called in every training forward with an
-            :class:`~mmdet_megdet.sync_bn.observation.Observation`, for
-            monitoring. It must not communicate or wait for the device. Not
-            part of the state dict, and gone in a copy. Defaults to None.
-
-    Raises:
-        ConfigError: If ``bn_size`` is no number of images, or not resolved
-            when training begins in a distributed run.
-        ValueError: If an input has fewer than two dimensions or not
-            ``num_features`` channels; without communication, also if a
-            training batch has one value per channel, as in ``nn.BatchNorm``.
-
-    Examples:
-        >>> norm_cfg = dict(type='MegDetSyncBN', bn_size=32)
+            :class:`~mmdet_megdet.sync_bn.observation.Observation`. It must
+            not communicate or wait for the device. Gone in a copy.
 
     Source: MegDet (Peng et al., CVPR 2018), section 3.
     """
@@ -153,7 +113,8 @@ class MegDetSyncBN(_BatchNorm):
         else:
             output = super().forward(input)
         if self.training and self.observer is not None:
-            self.observer(_observe_alone(input.detach()))
+            moments = unpack(pack(*local_moments(input.detach())))
+            self.observer(Observation.of(input, moments, moments, []))
         return output
 
     def _synchronises(self) -> bool:
@@ -164,9 +125,8 @@ class MegDetSyncBN(_BatchNorm):
         if self.bn_size is not None and self.ranks_per_group is None:
             raise ConfigError(
                 f'bn_size={self.bn_size} counts images, and this layer has '
-                'not been told how many each rank sees. Add '
-                "default_hooks=dict(sync_bn_group=dict(type='SyncBNGroupHook'"
-                ')) to the config, or call resolve_bn_groups(model, '
+                'not been told how many each rank sees. Add SyncBNGroupHook '
+                'to default_hooks, or call resolve_bn_groups(model, '
                 'images_per_gpu) before training.'
             )
         return (self.ranks_per_group or ranks) > 1
@@ -178,37 +138,26 @@ class MegDetSyncBN(_BatchNorm):
         group = bn_group(self.ranks_per_group, input.device)
         assert group is not None
         if self.strict_name is not None:
-            check_same_layer(self.strict_name, group, input.device)
+            check_same_layer(self.strict_name, group)
         running = None
         if self.track_running_stats and not in_recomputation():
-            running = Running(
-                cast(Tensor, self.running_mean),
-                cast(Tensor, self.running_var),
-                cast(Tensor, self.num_batches_tracked),
-                self.momentum,
-            )
+            mean, var, batches = self._running_stats()
+            running = Running(mean, var, batches, self.momentum)
+        affine = self.weight, self.bias
         return SyncBatchNormFunction.apply(
-            input,
-            self.weight,
-            self.bias,
-            self.eps,
-            running,
-            group,
-            self.observer,
+            input, *affine, self.eps, running, group, self.observer
         )
+
+    def _running_stats(self) -> list[Tensor]:
+        names = 'running_mean', 'running_var', 'num_batches_tracked'
+        return [getattr(self, name) for name in names]
 
     def _forward_recomputed(self, input: Tensor) -> Tensor:
         # Clones take the update: checkpointing wants as many tensors saved
         # as the first time, so the buffers cannot just be left out.
-        return F.batch_norm(
-            input,
-            cast(Tensor, self.running_mean).clone(),
-            cast(Tensor, self.running_var).clone(),
-            self.weight,
-            self.bias,
-            training=True,
-            eps=self.eps,
-        )
+        mean, var, _ = (kept.clone() for kept in self._running_stats())
+        affine = self.weight, self.bias
+        return F.batch_norm(input, mean, var, *affine, True, 0.0, self.eps)
 
     def _forward_empty(self, input: Tensor) -> Tensor:
         # PyTorch's native backward divides by the batch's size and, on CPUs,
@@ -220,17 +169,3 @@ class MegDetSyncBN(_BatchNorm):
         if self.bias is not None:
             output = output + self.bias.view(shape)
         return output.to(input.dtype)
-
-
-def _observe_alone(x: Tensor) -> Observation:
-    count, mean, second = local_moments(x)
-    return Observation(
-        count,
-        mean,
-        second,
-        group_count=torch.full_like(mean[0], count),
-        group_mean=mean,
-        group_var=second / max(1, count),
-        collectives=[],
-        recomputed=in_recomputation(),
-    )

@@ -1,8 +1,5 @@
 # Copyright (c) mmdet_megdet contributors. All rights reserved.
-"""How ranks' moments combine, and what is kept of them: vectors alone.
-
-Positions are all elements of a channel: there are N times the spatial size.
-"""
+"""How ranks' moments combine, and what is kept of them: vectors alone."""
 
 from __future__ import annotations
 
@@ -12,16 +9,13 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+Moments = tuple[Tensor, Tensor, Tensor]
+
 
 class Running(NamedTuple):
-    """A layer's running statistics and how a batch enters them.
+    """A layer's running mean, unbiased variance, and number of batches.
 
-    Attributes:
-        mean (Tensor): ``(C, )``.
-        var (Tensor): ``(C, )``, unbiased.
-        batches (Tensor): How many batches they have seen, ``()``.
-        momentum (float, optional): Weight of a new batch. None: that of the
-            cumulative average.
+    And the weight of a new batch: None is that of the cumulative average.
     """
 
     mean: Tensor
@@ -40,47 +34,29 @@ def split_mean(mean: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
     """Split a float64 mean into what an input can be centred by and the rest.
 
     ``x - rounded`` is (nearly) free of rounding where ``x`` is close to its
-    mean, however large that is; ``rest`` then goes into a per-channel
-    constant. So inputs far from zero lose nothing.
-
-    Args:
-        mean (Tensor): float64.
-        dtype (torch.dtype): Of the input.
-
-    Returns:
-        tuple[Tensor, Tensor]: ``rounded`` in the dtype for computing and
-        ``rest`` in float64; their sum is ``mean``.
+    mean, however large that is; ``rest``, in float64, then goes into a
+    per-channel constant. So inputs far from zero lose nothing.
     """
     rounded = mean.to(compute_dtype(dtype))
     return rounded, mean - rounded
 
 
 def pack(count: int, mean: Tensor, second: Tensor) -> Tensor:
-    """Return what a rank contributes to the group's sums.
+    """Return a rank's sum, sum of squares, count: float64 ``(2C + 1, )``.
 
-    Returns:
-        Tensor: float64 ``(2C + 1, )``: sum, sum of squares, count. Adding
-        up those of all ranks gives that of the whole batch.
+    Those of all ranks add up to those of the whole batch.
     """
     squares = torch.addcmul(second, mean, mean, value=count)
     # Filled on the device: a copy from the host would wait for it.
     return torch.cat([mean * count, squares, mean.new_full((1,), count)])
 
 
-def unpack(sums: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """Return the statistics of a whole batch from its sums.
+def unpack(sums: Tensor) -> Moments:
+    """Return mean, biased variance and count of a batch from its sums.
 
     In float64 the mean square and the squared mean are each rounded to
     ``2^-53 * mean^2`` or so per operation, so the variance is exact to about
-    ``8 * 2^-53 * mean^2``.
-
-    Args:
-        sums (Tensor): float64 ``(2C + 1, )``: those of :func:`pack`, of one
-            rank or added up.
-
-    Returns:
-        tuple[Tensor, Tensor, Tensor]: Mean and biased variance ``(C, )``,
-        and the count ``()``, all float64; zeros for an empty batch.
+    ``8 * 2^-53 * mean^2``. All are zeros for an empty batch.
     """
     count = sums[-1]
     mean, mean_square = (sums[:-1] / count.clamp(min=1)).chunk(2)
@@ -91,16 +67,10 @@ def unpack(sums: Tensor) -> tuple[Tensor, Tensor, Tensor]:
 def update_running(
     running: Running, mean: Tensor, var: Tensor, count: Tensor
 ) -> None:
-    """Take a batch's statistics into the running ones, in place.
+    """Take what :func:`unpack` returned into running statistics, in place.
 
     Nothing changes where there is no position, nor does the variance where
     there is a single one. Decided on the device: nothing waits for the host.
-
-    Args:
-        running (Running): What to update.
-        mean (Tensor): float64 ``(C, )``.
-        var (Tensor): Biased, float64 ``(C, )``.
-        count (Tensor): Positions, float64 ``()``.
     """
     running.batches.add_(count > 0)
     weight: float | Tensor
@@ -109,9 +79,7 @@ def update_running(
     else:
         weight = running.momentum
     unbiased = var * (count / (count - 1).clamp(min=1))
-    for kept, batch, least in (
-        (running.mean, mean, 1),
-        (running.var, unbiased, 2),
-    ):
+    pairs = (running.mean, mean, 1), (running.var, unbiased, 2)
+    for kept, batch, least in pairs:
         updated = torch.lerp(kept.double(), batch, weight)
         kept.copy_(torch.where(count >= least, updated, kept))

@@ -10,15 +10,14 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from ..upstream.torch_names import in_recomputation
+from .moments import Moments
+
 
 class CollectiveTimer:
     """Time that a collective keeps a rank, waiting for others included.
 
-    Measured on the device's own clock: on CUDA by events on the current
-    stream, so that nothing waits for the host before :meth:`seconds` asks.
-
-    Args:
-        device (torch.device): Where the collective's tensors lie.
+    On CUDA by events, so that nothing waits before :meth:`seconds` asks.
     """
 
     def __init__(self, device: torch.device) -> None:
@@ -60,20 +59,28 @@ class Observation:
         count (int): Positions in this rank's batch.
         mean (Tensor): Local mean ``(C, )``; 0 in an empty batch.
         second (Tensor): Local sum of squared deviations from it ``(C, )``.
-        group_count (Tensor): Positions in the BN group's batch ``()``.
-        group_mean (Tensor): Mean over the group ``(C, )``.
+        group_mean (Tensor): Mean over the BN group ``(C, )``.
         group_var (Tensor): Biased variance over the group ``(C, )``.
+        group_count (Tensor): Positions in the group's batch ``()``.
         collectives (list[CollectiveTimer]): Forward's; the layer's backward
             adds its own. Empty where the layer does not communicate.
-        recomputed (bool): Whether activation checkpointing repeats a forward
-            that has been observed before.
+        recomputed (bool): Whether activation checkpointing repeats it.
     """
 
     count: int
     mean: Tensor
     second: Tensor
-    group_count: Tensor
     group_mean: Tensor
     group_var: Tensor
+    group_count: Tensor
     collectives: list[CollectiveTimer]
     recomputed: bool
+
+    @classmethod
+    def of(
+        cls, x: Tensor, local: Moments, group: Moments, timers: list
+    ) -> Observation:
+        """Return an observation of an input, by what ``unpack`` returned."""
+        mean, var, count = local
+        moments = x.numel() // x.shape[1], mean, var * count
+        return cls(*moments, *group, timers, in_recomputation())

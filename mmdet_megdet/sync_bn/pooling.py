@@ -15,18 +15,12 @@ from .layer import MegDetSyncBN
 def pool_running_stats(*models: nn.Module) -> None:
     """Give all ranks the running statistics of all BN groups together.
 
-    With several BN groups each group's buffers follow its own images. This
-    replaces them by the mean of the means and the mean of the variances over
-    all ranks. Where all ranks agree already the buffers stay as they are, bit
-    for bit. Training does not notice: it normalises by the batch.
+    That is the mean of the means and the mean of the variances over all
+    ranks: what one BatchNorm keeps that is fed group by group. Where all
+    ranks agree already the buffers stay as they are, bit for bit.
 
-    Buffers are moving averages, linear in the statistics of the batches, so
-    the result does not depend on when and how often they are pooled: it is
-    what one BatchNorm keeps that is fed group by group. The variance between
-    the groups' means is in no term, as it is in none of that BatchNorm's.
-
-    One all-reduce of float64 numbers for everything given, whatever the
-    number of layers. All ranks call it with the same models.
+    One all-reduce in float64 for everything given. All ranks call it with
+    the same models.
 
     Args:
         *models (nn.Module): For instance a model and its EMA copy.

@@ -19,16 +19,7 @@ from .layer import MegDetSyncBN
 def bn_sizes(
     model: nn.Module, bn_size: int | Literal['layers'] | None = 'layers'
 ) -> list[int | None]:
-    """Return the BN size of each ``MegDetSyncBN`` of a model, in images.
-
-    Args:
-        model (nn.Module): A model, wrapped or not.
-        bn_size (int, optional): Overrides what the layers say. Defaults to
-            'layers', which leaves it to them.
-
-    Returns:
-        list: One entry per layer, in the order of ``model.modules()``.
-    """
+    """Return each ``MegDetSyncBN``'s BN size, or ``bn_size`` if given."""
     return [
         layer.bn_size if bn_size == 'layers' else bn_size
         for layer in model.modules()
@@ -44,11 +35,8 @@ def resolve_bn_groups(
 ) -> dict[int, int]:
     """Turn ``bn_size`` images into ranks, for every layer of a model.
 
-    All ranks call it once, after the process group is initialised and before
-    training; again if the number of images changes. It also makes the
-    process groups, those of one size after those of another, so that all
-    ranks do so in the same order, and on GPUs compiles and checks the
-    layers' kernels.
+    All ranks call it once before training; again if the number of images
+    changes. It also makes the process groups, and on GPUs checks the kernels.
 
     Args:
         model (nn.Module): A model, wrapped or not.
@@ -56,15 +44,13 @@ def resolve_bn_groups(
         bn_size (int, optional): Overrides what the layers say; None stands
             for all ranks. Defaults to 'layers', which leaves it to them.
         strict (bool): For debugging, let every layer check in every call
-            that all ranks of its group are in the same layer, at the price
-            of a small collective and a host synchronisation. Defaults to
-            False.
+            that all ranks of its group are in it, slowly. Defaults to False.
 
     Returns:
-        dict[int, int]: Ranks per group, and how many layers have such groups.
+        dict[int, int]: How many layers have groups of how many ranks.
 
     Raises:
-        ConfigError: If the ranks cannot be split so. Nothing is changed then.
+        ConfigError: If ranks cannot be split so. Nothing is changed then.
     """
     if images_per_gpu < 1:
         raise ConfigError(f'images_per_gpu={images_per_gpu} must be positive.')
@@ -77,20 +63,17 @@ def resolve_bn_groups(
     }
     sizes = bn_sizes(model, bn_size)
     ranks = [ranks_per_group(s, images_per_gpu, world_size()) for s in sizes]
+    dtypes = set()
     for (name, layer), size, number in zip(
         layers.items(), sizes, ranks, strict=True
     ):
         layer.bn_size, layer.ranks_per_group = size, number
         layer.strict_name = name if strict else None
+        if number > 1:
+            dtypes.add(kernels.dtype_of(layer.weight))
     device = next(model.parameters(), torch.empty(0)).device
+    # One size after the other: all ranks have to do so in the same order.
     for number in sorted(set(ranks)):
         bn_group(number, device)
-    kernels.load(
-        device,
-        {
-            kernels.dtype_of(layer.weight)
-            for layer in layers.values()
-            if layer.ranks_per_group != 1
-        },
-    )
+    kernels.load(device, dtypes)
     return dict(Counter(ranks))

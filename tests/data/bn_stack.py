@@ -12,6 +12,7 @@ from unittest import mock
 import torch
 from mmengine.config import Config
 from mmengine.dist import get_rank
+from mmengine.dist import get_world_size as world
 from mmengine.model import BaseModel
 from mmengine.registry import MODELS
 from mmengine.runner import Runner
@@ -32,17 +33,11 @@ _COUNT = itertools.count()
 class BNStack(BaseModel):
     """Convolutions, each with a norm layer, one after another.
 
-    Args:
-        plain (list[str]): Layers that are ``nn.BatchNorm2d``.
-        bn_size (int, optional): Of all ``MegDetSyncBN``. Defaults to None.
-        norm_eval (list[str]): Layers that stay in eval mode.
-        uneven (bool): Whether ranks leave out part of their images, or all
-            of them, differently in each iteration; every 40th, all ranks
-            leave out all.
-        with_cp (bool): Whether the last two are recomputed in backward.
-
-    Attributes:
-        calls (list[str]): The layers in the order in which they are called.
+    Of the layers ``plain`` ones are ``nn.BatchNorm2d``, ``norm_eval`` ones
+    stay in eval mode, and ``with_cp`` recomputes the last two in backward.
+    ``uneven`` ranks leave out some or all of their images, differently in
+    each iteration; every 40th, all ranks leave out all. ``calls`` is the
+    order in which the layers are called.
     """
 
     def __init__(
@@ -105,9 +100,7 @@ class BNStack(BaseModel):
 def stack_config(work_dir: Path | str, **settings) -> Config:
     """Two epochs of three iterations of two images on each rank.
 
-    Args:
-        work_dir (Path): Folder of the run.
-        **settings: Overrides, with ``__`` for the dots.
+    ``settings`` are overrides, with ``__`` for the dots.
     """
     loader = dict(
         batch_size=2,
@@ -146,13 +139,6 @@ def stack_config(work_dir: Path | str, **settings) -> Config:
     )
     cfg.merge_from_dict({k.replace('__', '.'): v for k, v in settings.items()})
     return cfg
-
-
-def world() -> int:
-    """Number of ranks."""
-    if not torch.distributed.is_initialized():
-        return 1
-    return torch.distributed.get_world_size()
 
 
 def train_stack(cfg: Config) -> Runner:

@@ -2,36 +2,29 @@
 """MegDetSyncBN on many ranks against one float64 BatchNorm, with bounds.
 
 The bounds are those of float32 arithmetic on centred values, in units of its
-roundoff ``U``. The layer centres its input before anything else, so errors
-are relative to the spread of the values and not to their mean.
-
-- Sums over positions: at most 24 float32 additions follow one another on the
-  small inputs here, and each summand has up to 4 roundings: 28 U of the sum
-  of absolute values.
-- Variance: as a sum, and what float64 leaves of ``E[x^2] - E[x]^2``, which is
-  ``8 * 2^-53 * mean^2``. Relative to ``var + eps`` that is ``r`` below.
-- Output: x - mean, times scale, plus shift, each rounded once, constants
-  rounded once each: 6 U; the scale carries half of r.
-- Half precision: the result is rounded once more. Triton's interpreter
-  truncates to bfloat16 where a GPU rounds: twice as much there.
-- Input gradient: 8 roundings along (d * slope + dy + shift) * scale; the two
-  sums behind slope and shift, 28 U each; slope carries r, scale half of it.
+roundoff ``U``: errors are relative to the spread of the values and not to
+their mean. ``sync_bn/kernels/check.py`` derives them. On the small inputs
+here at most 24 float32 additions follow one another, and each summand has up
+to 4 roundings: sums are good to 28 U of the sum of absolute values. Triton's
+interpreter truncates to bfloat16 where a GPU rounds: twice as much there.
 """
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
 import torch
 import torch.distributed as dist
-from torch import Tensor, nn
+from torch import Tensor
 
 from mmdet_megdet.sync_bn import (
     MegDetSyncBN,
     bn_group,
     kernels,
     resolve_bn_groups,
+    revert_to_batch_norm,
 )
 
 U = 2.0**-24
@@ -39,20 +32,18 @@ SUM = 28 * U
 STEPS = 2
 
 
+def channels_last(x: Tensor) -> Tensor:
+    """The images of a batch in that layout."""
+    return x.contiguous(memory_format=torch.channels_last)
+
+
 @dataclass
 class Case:
-    """One layer and the batches of all ranks.
+    """One layer, its arguments, and the batches of all ranks.
 
-    Attributes:
-        shares (tuple[int]): Images of each rank.
-        spatial (tuple[int]): Spatial size; (), (L, ), (H, W) or (D, H, W).
-        mean (float): What the values scatter about.
-        dtype (torch.dtype): Of input and output gradient.
-        layer (dict): Arguments of the layer.
-        channels (int): C.
-        layout (Callable, optional): Applied to input and gradient.
-        constant (bool): Whether channel 0 has one value throughout.
-        ranks_per_group (int, optional): None: all ranks.
+    ``shares`` are the images of each rank; values scatter about ``mean``;
+    ``layout`` is applied to input and output gradient; ``constant`` gives
+    channel 0 one value throughout.
     """
 
     shares: tuple[int, ...]
@@ -89,27 +80,8 @@ class Case:
         return layer
 
 
-def plain_twin(layer: MegDetSyncBN, dims: int) -> nn.Module:
-    """PyTorch's float64 BatchNorm with the same state."""
-    kinds = (nn.BatchNorm1d, nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d)
-    plain = kinds[dims](
-        layer.num_features,
-        eps=layer.eps,
-        momentum=layer.momentum,
-        affine=layer.affine,
-        track_running_stats=layer.track_running_stats,
-    ).double()
-    plain.load_state_dict(layer.state_dict())
-    return plain
-
-
 def parity(rank: int, world_size: int, case: Case) -> dict[str, float]:
-    """Run ``STEPS`` steps on this rank and compare.
-
-    Returns:
-        dict[str, float]: The largest error of each quantity, divided by what
-        it may be.
-    """
+    """The largest error of each quantity after ``STEPS``, by its bound."""
     layer = case.new_layer()
     ranks = case.ranks_per_group or world_size
     if case.ranks_per_group:
@@ -128,19 +100,25 @@ def parity(rank: int, world_size: int, case: Case) -> dict[str, float]:
     x.requires_grad_()
     x_all.requires_grad_()
 
-    plain = plain_twin(layer, len(case.spatial))
+    # PyTorch's own, in float64, with the same state.
+    dims = max(1, len(case.spatial))
+    plain = revert_to_batch_norm(copy.deepcopy(layer), dims).double()
     positions = x_all.numel() // case.channels
+    autocast = case.dtype == torch.bfloat16
     for _ in range(STEPS):
-        x.grad = x_all.grad = None
-        layer.zero_grad()
-        plain.zero_grad()
-        y = layer(x)
+        for leaf in (x, x_all, *layer.parameters(), *plain.parameters()):
+            leaf.grad = None
+        with torch.autocast('cpu', torch.bfloat16, enabled=autocast):
+            y = layer(x)
         y.backward(dy)
         if positions > 1:
             y_all = plain(x_all)
             y_all.backward(dy_all)
-    assert y.dtype == x.grad.dtype == case.dtype
-    assert y.shape == x.grad.shape == x.shape
+    for result in y, x.grad:
+        assert (result.dtype, result.shape) == (case.dtype, x.shape)
+        assert (
+            case.layout is not channels_last or case.layout(result) is result
+        )
     if positions <= 1:
         return {}
     return {
@@ -153,6 +131,7 @@ def parity(rank: int, world_size: int, case: Case) -> dict[str, float]:
 
 
 def _compared(layer, plain, x, y, x_all, y_all, dy_all, own, ranks):
+    """Name, value, true value and bound of each quantity."""
     x_grad, x_all = x_all.grad, x_all.detach()
     dims = [0, *range(2, x_all.dim())]
     column = (1, -1) + (1,) * (x_all.dim() - 2)
@@ -163,7 +142,7 @@ def _compared(layer, plain, x, y, x_all, y_all, dy_all, own, ranks):
     # What a half-precision output is rounded to last.
     half = x.dtype in (torch.float16, torch.bfloat16)
     last = torch.finfo(x.dtype).eps / 2 if half else 0.0
-    if x.dtype == torch.bfloat16 and uses_kernels(x):
+    if x.dtype == torch.bfloat16 and kernels.interpreted():
         last *= 2
 
     x_hat = (x_all - mean.view(column)) * invstd.view(column)
@@ -200,13 +179,8 @@ def _compared(layer, plain, x, y, x_all, y_all, dy_all, own, ranks):
         assert layer.num_batches_tracked.item() == STEPS
 
 
-def uses_kernels(x: Tensor) -> bool:
-    """Whether this rank's layer runs Triton's kernels, interpreted."""
-    return kernels.choose(x, None) is not kernels.plain
-
-
 def parity_of_cases(
     rank: int, world_size: int, cases: list[Case]
 ) -> list[dict[str, float]]:
-    """:func:`parity` of several cases, for a rank in a process of its own."""
+    """:func:`parity` of several cases."""
     return [parity(rank, world_size, case) for case in cases]

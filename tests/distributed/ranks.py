@@ -35,17 +35,8 @@ def _rank_main(
 def run_ranks(fn: Callable, world_size: int, *args: Any) -> list[Any]:
     """Call ``fn(rank, world_size, *args)`` on ``world_size`` gloo ranks.
 
-    Args:
-        fn (Callable): A module-level function; its result must be something
-            that ``torch.save`` stores.
-        world_size (int): Number of processes.
-
-    Returns:
-        list: What each rank returned, by rank.
-
-    Raises:
-        torch.multiprocessing.ProcessRaisedException: With the traceback of
-            the first rank that failed; the others are ended.
+    Returns what each rank did, which ``torch.save`` must store; raises with
+    the traceback of the first rank that failed, and ends the others.
     """
     with tempfile.TemporaryDirectory() as folder:
         mp.start_processes(

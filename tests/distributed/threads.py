@@ -19,17 +19,8 @@ from torch.testing._internal.distributed.multi_threaded_pg import (
 def run_threads(fn: Callable, world_size: int, *args: Any) -> list[Any]:
     """Call ``fn(rank, world_size, *args)`` on ranks that are threads.
 
+    Returns what each rank did, or raises what the first one raised.
     Reductions add up in the order of the ranks.
-
-    Args:
-        fn (Callable): Any callable.
-        world_size (int): Number of threads.
-
-    Returns:
-        list: What each rank returned, by rank.
-
-    Raises:
-        BaseException: What the first rank raised, if any did.
     """
     results: list[Any] = [None] * world_size
     errors: dict[int, BaseException] = {}

@@ -15,12 +15,7 @@ and :mod:`.fused` both have:
   input, before and after the group's sums are there.
 
 The sums mean the same in each, so ranks may differ in implementation.
-
-``MEGDET_BN_KERNELS`` chooses: ``auto``, the default, takes Triton for tensors
-on a GPU, if it can be imported and passed :mod:`.check`, and otherwise says
-why not, once; ``triton`` insists on it; ``plain`` does without. Triton's
-interpreter (``TRITON_INTERPRET=1``) takes tensors on a CPU too, with
-``triton``.
+``MEGDET_BN_KERNELS`` chooses; ``docs/sync_bn.md`` has its values.
 """
 
 from __future__ import annotations
@@ -58,13 +53,9 @@ _faults: dict[torch.device, str] = {}
 
 
 def choose(x: Tensor, weight: Tensor | None) -> ModuleType:
-    """Return the implementation that serves an input.
+    """Return the implementation that serves a layer's input.
 
     The first call for a device and its dtypes runs the check.
-
-    Args:
-        x (Tensor): A layer's input.
-        weight (Tensor, optional): Its weight.
 
     Raises:
         ConfigError: If MEGDET_BN_KERNELS has no meaning, or asks for Triton
@@ -92,10 +83,8 @@ def choose(x: Tensor, weight: Tensor | None) -> ModuleType:
 def load(device: torch.device, parameter_dtypes: set[torch.dtype]) -> None:
     """Compile, load and check all kernels that training may need.
 
-    Args:
-        device (torch.device): Where it runs.
-        parameter_dtypes (set[torch.dtype]): Of the layers' weights. Inputs
-            may be in half precision too, if autocast makes them so.
+    ``parameter_dtypes`` are those of the layers' weights; inputs may be in
+    half precision too, if autocast makes them so.
     """
     asked = _asked()
     if asked == 'plain' or device.type != 'cuda':

@@ -15,9 +15,8 @@ from torch import Tensor
 
 from ..moments import compute_dtype
 
-# In float32: two megabytes, for a CPU's cache (measured: from 2^17 to 2^20 it
-# makes little difference on large tensors, and on small ones fewer calls are
-# faster; 2^15 takes up to twice as long); and 64 MB on devices where what
+# In float32: two megabytes, for a CPU's cache (2^17 to 2^20 make little
+# difference, 2^15 takes up to twice as long); and 64 MB on devices, where what
 # counts is few kernels.
 CPU_BLOCK_ELEMENTS = 1 << 19
 DEVICE_BLOCK_ELEMENTS = 1 << 24
@@ -30,11 +29,7 @@ SHORTEST_PIECE = 32
 
 @lru_cache
 def equal_pieces(length: int) -> int:
-    """Return into how few equal pieces a fused kernel can cut a row.
-
-    Pieces of at most ``LONGEST_PIECE`` and at least ``SHORTEST_PIECE``
-    elements; 0 where the row has none.
-    """
+    """Return into how few equal pieces a row can be cut; 0 for none."""
     fewest = -(-length // LONGEST_PIECE)
     for pieces in range(fewest, length // SHORTEST_PIECE + 1):
         if length % pieces == 0:
@@ -85,13 +80,8 @@ class Blocks:
     def split_vectors(self, *vectors: Tensor) -> list[tuple[Tensor, ...]]:
         """Return vectors as what broadcasts over each block.
 
-        Args:
-            *vectors (Tensor): ``(C, )``, or ``(parts, C)`` with a row for
-                each part.
-
-        Returns:
-            list[tuple]: For each block, all vectors in the dtype for
-            computing.
+        They are ``(C, )``, or ``(parts, C)`` with a row for each part. Each
+        block has all of them, in the dtype for computing.
         """
         stacked = torch.stack([v.expand(self.parts, -1) for v in vectors])
         stacked = stacked.to(self.dtype)
@@ -103,24 +93,12 @@ class Blocks:
         return [block.unbind() for block in stacked.split(rows, 1)]
 
     def per_channel(self, *sums: list[Tensor]) -> Tensor:
-        """Return sums of each block along :attr:`dim`, as float64.
-
-        Args:
-            sums (list[Tensor]): For each kind of sum, those of all blocks.
-
-        Returns:
-            Tensor: ``(len(sums), parts, C)``.
-        """
+        """Return sums of all blocks, as float64 ``(kinds, parts, C)``."""
         together = torch.cat([block for kind in sums for block in kind])
         return together.double().view(len(sums), self.parts, self.channels)
 
     def part_counts(self, device: torch.device) -> float | Tensor:
-        """Return the positions in each part.
-
-        Returns:
-            float or Tensor: One number if all parts have as many, else
-            float64 ``(parts, 1)``.
-        """
+        """Return the positions in each part: one number, or (parts, 1)."""
         if self.by_row or self.parts == 1:
             return self.count / self.parts
         # Filled on the device: a copy from the host would wait for it.

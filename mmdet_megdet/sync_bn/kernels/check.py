@@ -2,8 +2,8 @@
 """The Triton kernels against the plain operations, before they are trusted.
 
 The plain operations compute in float64 what is held against the kernels'
-numbers. The bounds are those of ``tests/distributed/parity.py``, in units of
-the roundoff ``U`` of the dtype for computing:
+numbers. The bounds are in units of the roundoff ``U`` of the dtype for
+computing (those of ``tests/distributed/parity.py``, on smaller inputs, too):
 
 - sums: 16 tiles, 32 additions within one and 4 roundings in each summand,
   ``SUM = 52 U`` of the sum of absolute values;
@@ -32,14 +32,9 @@ _SMALL = ((2, 3, 9104), (2, 3, 9101), (2, 80, 7, 11), (2, 67, 7, 11))
 
 
 class Case(NamedTuple):
-    """An input, and a layer's settings.
+    """An input, channels last if it has four dimensions, and settings.
 
-    Attributes:
-        shape (tuple[int]): ``(N, C, *)``; of four dimensions: channels last.
-        affine (bool): Whether there are weight and bias.
-        running (bool): Whether there are running statistics.
-        momentum (float, optional): Of them.
-        few_programs (bool): Whether to cut it up as if it were large.
+    ``few_programs`` cuts it up as if it were large.
     """
 
     shape: tuple[int, ...]
@@ -47,6 +42,17 @@ class Case(NamedTuple):
     running: bool = True
     momentum: float | None = 0.1
     few_programs: bool = True
+
+
+class _Inputs(NamedTuple):
+    x: Tensor
+    dy: Tensor
+    weight: Tensor | None
+    bias: Tensor | None
+
+    def double(self) -> _Inputs:
+        parameters = (p if p is None else p.double() for p in self[2:])
+        return _Inputs(self.x.double(), self.dy.double(), *parameters)
 
 
 # Every kernel in every kind in which it may be compiled: both layouts with
@@ -82,16 +88,10 @@ def find_fault(
     parameter_dtype: torch.dtype,
     cases: list[Case] = CASES,
 ) -> str | None:
-    """Run every kernel and compare.
+    """Return why the kernels cannot be trusted; None if they can.
 
-    Args:
-        device (torch.device): Where to.
-        dtype (torch.dtype): Of the input.
-        parameter_dtype (torch.dtype): Of weight, bias and running statistics.
-        cases (list[Case]): Inputs.
-
-    Returns:
-        str or None: Why the kernels cannot be trusted; None if they can.
+    Every kernel is run on the cases' inputs of ``dtype``, with weight, bias
+    and running statistics of ``parameter_dtype``.
     """
     try:
         from . import fused
@@ -122,26 +122,17 @@ def errors(
     case: Case,
 ) -> dict[str, float]:
     """Return the largest error of each quantity by what it may be."""
-    x, dy, weight, bias = _inputs(device, dtype, parameter_dtype, case)
+    inputs = _inputs(device, dtype, parameter_dtype, case)
     programs = passes.PROGRAMS
     if case.few_programs:
         passes.PROGRAMS = _PROGRAMS
     try:
-        got = _step(passes, x, dy, weight, bias, parameter_dtype, case)
+        got = _step(passes, inputs, parameter_dtype, case)
     finally:
         passes.PROGRAMS = programs
-    true = _step(
-        plain,
-        x.double(),
-        dy.double(),
-        None if weight is None else weight.double(),
-        None if bias is None else bias.double(),
-        torch.float64,
-        case,
-    )
-    bounds = _bounds(
-        x.double(), dy.double(), weight, true, dtype, parameter_dtype
-    )
+    inputs = inputs.double()
+    true = _step(plain, inputs, torch.float64, case)
+    bounds = _bounds(inputs, true, dtype, parameter_dtype)
     found = {}
     for name, bound in bounds.items():
         error = (got[name].double() - true[name]).abs()
@@ -156,7 +147,7 @@ def _inputs(
     dtype: torch.dtype,
     parameter_dtype: torch.dtype,
     case: Case,
-) -> tuple[Tensor, Tensor, Tensor | None, Tensor | None]:
+) -> _Inputs:
     generator = torch.Generator().manual_seed(0)
     # Far from zero, as far as the format has digits for it.
     mean = 20.0 if torch.finfo(dtype).eps > 1e-4 else 1000.0
@@ -167,22 +158,16 @@ def _inputs(
             v.contiguous(memory_format=torch.channels_last) for v in (x, dy)
         )
     if not case.affine:
-        return x, dy, None, None
+        return _Inputs(x, dy, None, None)
     vectors = torch.rand(2, case.shape[1], generator=generator) + 0.5
-    weight, bias = vectors.to(device, parameter_dtype)
-    return x, dy, weight, bias
+    return _Inputs(x, dy, *vectors.to(device, parameter_dtype))
 
 
 def _step(
-    passes: Any,
-    x: Tensor,
-    dy: Tensor,
-    weight: Tensor | None,
-    bias: Tensor | None,
-    kept: torch.dtype,
-    case: Case,
+    passes: Any, inputs: _Inputs, kept: torch.dtype, case: Case
 ) -> dict[str, Tensor]:
     """Run a forward and backward of a layer in a group of one rank."""
+    x, dy, weight, bias = inputs
     running = None
     if case.running:
         mean, var = x.new_full((2, x.shape[1]), 2.0, dtype=kept)
@@ -210,14 +195,13 @@ def _step(
 
 
 def _bounds(
-    x: Tensor,
-    dy: Tensor,
-    weight: Tensor | None,
+    inputs: _Inputs,
     true: dict[str, Tensor],
     dtype: torch.dtype,
     parameter_dtype: torch.dtype,
 ) -> dict[str, Tensor]:
     """Return what each error may be at the most."""
+    x, dy, weight, _ = inputs
     dims, column = [0, *range(2, x.dim())], (1, -1, *[1] * (x.dim() - 2))
     u = torch.finfo(compute_dtype(dtype)).eps / 2
     last = torch.finfo(dtype).eps / 2
@@ -230,7 +214,7 @@ def _bounds(
     left = 8 * 2.0**-53 * mean.square()
     r = (sums + left * invstd.square()).max()
     x_hat = (x - mean.view(column)) * invstd.view(column)
-    w = 1.0 if weight is None else weight.double().abs().max()
+    w = 1.0 if weight is None else weight.abs().max()
     largest = x_hat.abs().max() * w + 1.5
     steepest = dy.abs().max() * (1 + x_hat.abs().max() ** 2)
     steepest = steepest * (invstd * w).max()

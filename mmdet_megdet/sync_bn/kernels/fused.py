@@ -42,13 +42,9 @@ ALIGNMENT = 16
 class Plan(NamedTuple):
     """How a tensor is cut up; see :mod:`.triton_kernels`.
 
-    Attributes:
-        grid (tuple[int]): Programs.
-        sizes (tuple[int]): ``rows, units, lines, channels, chunks, tiles``.
-        kind (dict): What kernels are compiled for.
-        parts (int): Chunks of a channel.
-        extent (int): The matrix' length along the axis.
-        span (int): A chunk's.
+    ``sizes`` are ``rows, units, lines, channels, chunks, tiles``, ``kind``
+    what kernels are compiled for, ``parts`` the chunks of a channel,
+    ``extent`` the matrix' length along the axis, ``span`` a chunk's.
     """
 
     grid: tuple[int]
@@ -76,16 +72,11 @@ def plan(x: Tensor) -> Plan:
     tiles = min(max(1, all_tiles * lines // PROGRAMS), MOST_TILES)
     chunks = -(-all_tiles // tiles)
     unit = unit_of(width)
+    kind = dict(UNIT=unit, AXIS=int(along_rows), ROWS=tile[0], COLUMNS=tile[1])
     return Plan(
         (lines * chunks,),
         (rows, width // unit, lines, channels, chunks, tiles),
-        dict(
-            UNIT=unit,
-            AXIS=int(along_rows),
-            ROWS=tile[0],
-            COLUMNS=tile[1],
-            num_warps=4,
-        ),
+        kind | dict(num_warps=4),
         images * chunks if along_rows else chunks,
         extent,
         length * tiles,
@@ -104,12 +95,9 @@ def high_and_low(number: float) -> tuple[float, float]:
 
 
 def prepare(x: Tensor, model: Tensor | None = None) -> Tensor:
-    """Return ``x`` in a layout that the kernels take: the model's, if any.
-
-    A view that begins at an odd address is copied, or each kernel would have
-    to be compiled for it too.
-    """
+    """Return ``x`` in a layout that the kernels take: the model's, if any."""
     x = dense(x) if model is None else laid_out_as(x, model)
+    # At an odd address each kernel would have to be compiled for it too.
     return x.clone() if x.data_ptr() % ALIGNMENT else x
 
 
@@ -127,16 +115,9 @@ def local_sums(x: Tensor) -> tuple[Tensor, Work]:
         kernels.partial_moments[cut.grid](
             x, partials, *cut.sizes, cut.parts, **cut.kind
         )
+        counts = cut.parts, cut.extent, cut.span, x.numel() // channels
         kernels.combine_moments[combined_grid(channels)](
-            partials,
-            sums,
-            channels,
-            cut.sizes[4],
-            cut.parts,
-            cut.extent,
-            cut.span,
-            x.numel() // channels,
-            **COMBINED,
+            partials, sums, channels, cut.sizes[4], *counts, **COMBINED
         )
     return sums, ()
 
@@ -155,7 +136,9 @@ def normalise(
     y = torch.empty_like(x)
     exact = sums.new_empty(2, channels)
     low = x.new_empty((3, channels), dtype=compute_dtype(x.dtype))
-    mean, var, batches, momentum = running or (None, None, None, None)
+    *buffers, momentum = running or (None, None, None, None)
+    numbers = *high_and_low(eps), *high_and_low(momentum or 0.0)
+    kind = dict(CUMULATIVE=momentum is None, **VECTOR)
     with torch.cuda.device_of(x):
         kernels.finish_forward[(1,)](
             sums,
@@ -163,14 +146,10 @@ def normalise(
             bias,
             exact,
             low,
-            mean,
-            var,
-            batches,
+            *buffers,
             channels,
-            *high_and_low(eps),
-            *high_and_low(momentum or 0.0),
-            CUMULATIVE=momentum is None,
-            **VECTOR,
+            *numbers,
+            **kind,
         )
         if x.numel():
             cut = plan(x)
@@ -204,15 +183,9 @@ def gradient_sums(
         kernels.partial_gradient_sums[cut.grid](
             x, dy, low, partials, *cut.sizes, cut.parts, **cut.kind
         )
+        results = sums, dweight, dbias
         kernels.combine_gradient_sums[combined_grid(channels)](
-            partials,
-            exact,
-            sums,
-            dweight,
-            dbias,
-            channels,
-            cut.parts,
-            **COMBINED,
+            partials, exact, *results, channels, cut.parts, **COMBINED
         )
     return sums, dweight, dbias
 

@@ -82,7 +82,7 @@ def gradient_sums(
 ) -> tuple[Tensor, Tensor | None, Tensor | None]:
     """Return this rank's sums, and the gradients of weight and bias.
 
-    They stay float64, since autograd casts them.
+    In float64: autograd casts them.
     """
     origin, rest, _, invstd, _ = saved
     if x.numel():
@@ -98,8 +98,7 @@ def gradient_sums(
 def begin_input_gradient(x: Tensor, saved: Saved) -> Tensor:
     """Return the input gradient's memory, with the centred input in it.
 
-    Where it can hold that: what needs no sums is done while the other ranks
-    send theirs.
+    If it can hold that: it is done while the other ranks send their sums.
     """
     dx = torch.empty_like(x)
     if x.numel():
@@ -128,13 +127,8 @@ def holds_centred(out: Tensor) -> bool:
 def local_moments(x: Tensor) -> tuple[int, Tensor, Tensor]:
     """Return count, mean and centred second moment of one rank's batch.
 
-    Args:
-        x (Tensor): Shape ``(N, C, *)``, any floating dtype, may be empty.
-
-    Returns:
-        tuple: The number of positions, the mean, and the sum of squared
-        deviations from it; the vectors are float64 ``(C, )``, zero where
-        there is no position.
+    ``x`` is ``(N, C, *)`` of any floating dtype. The vectors are float64
+    ``(C, )``, zero where there is no position.
     """
     if x.numel() == 0:
         zero = x.new_zeros(x.shape[1], dtype=torch.float64)
@@ -146,16 +140,11 @@ def local_moments(x: Tensor) -> tuple[int, Tensor, Tensor]:
 def centre_parts(
     x: Tensor, out: Tensor | None
 ) -> tuple[Tensor, int, Tensor, Tensor]:
-    """Return :func:`local_moments`, and leave the centred input.
+    """Return ``origins`` and :func:`local_moments`; leave the centred input.
 
-    Args:
-        x (Tensor): Dense and not empty.
-        out (Tensor, optional): Where to leave ``x - origins``, like ``x`` but
-            in the dtype for computing. None: nowhere.
-
-    Returns:
-        tuple: ``origins``, float64 ``(parts, C)``, the rounded mean of each
-        part (see :class:`~.blocks.Blocks`); then count, mean and second.
+    Origins, float64 ``(parts, C)``, are the rounded means of the parts (see
+    :class:`~.blocks.Blocks`). ``x`` is dense and not empty; ``x - origins``
+    is left in ``out``, if any, which is in the dtype for computing.
     """
     blocks = Blocks(x)
     dim, pieces = blocks.dim, blocks.pieces
@@ -198,12 +187,8 @@ def scale_blocks(
 ) -> None:
     """Write ``(x - origin) * scale + shift`` into ``y``.
 
-    Args:
-        x (Tensor): The input.
-        y (Tensor): If it :func:`holds_centred`, it does so already.
-        origin (Tensor): What ``x`` is centred by.
-        scale (Tensor): ``(C, )``, or a row for each part.
-        shift (Tensor): ``(C, )``, or a row for each part.
+    Which holds the centred input already, if it can. The vectors are
+    ``(C, )``, or have a row for each part.
     """
     blocks = Blocks(x)
     for centred, y_block, (scale_block, shift_block) in zip(

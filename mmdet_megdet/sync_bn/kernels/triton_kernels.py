@@ -151,9 +151,8 @@ def partial_moments(
     first = d
     second = d * d
     for step in range(1, tiles):
-        at, inside = _tile(
-            line, first_tile + step, rows, width, AXIS, ROWS, COLUMNS
-        )
+        tile = first_tile + step
+        at, inside = _tile(line, tile, rows, width, AXIS, ROWS, COLUMNS)
         v = tl.load(x + at, mask=inside, other=0.0).to(dtype)
         d = tl.where(inside, v - centre, 0.0)
         first += d
@@ -211,11 +210,8 @@ def combine_moments(
     tl.store(sums + channels + c, centred + total * (total / n), mask=known)
     # Each program holds the same count; the first one tells it.
     last = tl.arange(0, CHANNELS)
-    tl.store(
-        sums + 2 * channels + last,
-        n,
-        mask=(last == 0) & (tl.program_id(0) == 0),
-    )
+    first_program = (last == 0) & (tl.program_id(0) == 0)
+    tl.store(sums + 2 * channels + last, n, mask=first_program)
 
 
 @_kernel
@@ -241,6 +237,7 @@ def finish_forward(
     One program, since every channel needs the number of batches and one has
     to change it.
     """
+    dtype = low.dtype.element_ty
     count = tl.load(sums + 2 * channels)
     n = tl.maximum(count, 1.0)
     if running_mean is not None:
@@ -256,7 +253,7 @@ def finish_forward(
         square = tl.load(sums + channels + c, mask=known, other=0.0) / n
         var = tl.maximum(square - mean * mean, 0.0)
         invstd = 1.0 / tl.sqrt(var + eps + eps_rest)
-        origin = mean.to(low.dtype.element_ty)
+        origin = mean.to(dtype)
         rest = mean - origin.to(tl.float64)
         scale = invstd
         if weight is not None:
@@ -268,12 +265,8 @@ def finish_forward(
         tl.store(exact + c, invstd, mask=known)
         tl.store(exact + channels + c, rest, mask=known)
         tl.store(low + c, origin, mask=known)
-        tl.store(
-            low + channels + c, scale.to(low.dtype.element_ty), mask=known
-        )
-        tl.store(
-            low + 2 * channels + c, shift.to(low.dtype.element_ty), mask=known
-        )
+        tl.store(low + channels + c, scale.to(dtype), mask=known)
+        tl.store(low + 2 * channels + c, shift.to(dtype), mask=known)
         if running_mean is not None:
             at = running_mean + c
             old = tl.load(at, mask=known, other=0.0).to(tl.float64)
@@ -317,9 +310,8 @@ def normalise(
     scale = tl.expand_dims(scale, AXIS)
     shift = tl.expand_dims(shift, AXIS)
     for step in range(0, tiles):
-        at, inside = _tile(
-            line, chunk * tiles + step, rows, width, AXIS, ROWS, COLUMNS
-        )
+        tile = chunk * tiles + step
+        at, inside = _tile(line, tile, rows, width, AXIS, ROWS, COLUMNS)
         v = tl.load(x + at, mask=inside, other=0.0).to(low.dtype.element_ty)
         result = (v - origin) * scale + shift
         tl.store(y + at, result.to(y.dtype.element_ty), mask=inside)
@@ -352,9 +344,8 @@ def partial_gradient_sums(
     first = tl.zeros([ROWS, COLUMNS], dtype)
     second = tl.zeros([ROWS, COLUMNS], dtype)
     for step in range(0, tiles):
-        at, inside = _tile(
-            line, chunk * tiles + step, rows, width, AXIS, ROWS, COLUMNS
-        )
+        tile = chunk * tiles + step
+        at, inside = _tile(line, tile, rows, width, AXIS, ROWS, COLUMNS)
         d = tl.load(x + at, mask=inside, other=0.0).to(dtype) - origin
         # Nothing outside, where d is not 0.
         g = tl.load(dy + at, mask=inside, other=0.0).to(dtype)
@@ -441,9 +432,8 @@ def input_gradient(
     scale = tl.load(low + channels + c, mask=known, other=0.0)
     scale = tl.expand_dims(scale, AXIS)
     for step in range(0, tiles):
-        at, inside = _tile(
-            line, chunk * tiles + step, rows, width, AXIS, ROWS, COLUMNS
-        )
+        tile = chunk * tiles + step
+        at, inside = _tile(line, tile, rows, width, AXIS, ROWS, COLUMNS)
         d = tl.load(x + at, mask=inside, other=0.0).to(dtype) - origin
         g = tl.load(dy + at, mask=inside, other=0.0).to(dtype)
         result = (g - d * slope - shift) * scale

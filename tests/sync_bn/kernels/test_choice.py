@@ -15,7 +15,7 @@ from mmdet_megdet.errors import ConfigError
 from mmdet_megdet.sync_bn import kernels
 from mmdet_megdet.sync_bn.kernels import check, plain
 
-GPU = torch.device('cuda', 0)
+CPU, GPU = torch.device('cpu'), torch.device('cuda', 0)
 TYPES = torch.float16, torch.float32
 
 
@@ -31,7 +31,7 @@ def fused(monkeypatch):
         monkeypatch.setattr(kernels, name, type(getattr(kernels, name))())
     monkeypatch.delenv('MEGDET_BN_KERNELS', raising=False)
     monkeypatch.delenv('TRITON_INTERPRET', raising=False)
-    module = SimpleNamespace(__name__='fused')
+    module = SimpleNamespace(**vars(plain), PROGRAMS=1)
     monkeypatch.setitem(sys.modules, f'{kernels.__name__}.fused', module)
     monkeypatch.setattr(kernels, 'fused', module, raising=False)
     return module
@@ -49,8 +49,11 @@ def test_auto_takes_triton_on_gpus_after_one_check(fused, fault):
     for _ in range(2):
         assert kernels.choose(on_gpu(), None) is fused
     fault.assert_called_once_with(GPU, *TYPES)
-    assert kernels.choose(torch.empty(1), None) is plain
     assert kernels.outcome(GPU).startswith('Triton kernels, checked')
+    with warnings.catch_warnings():
+        warnings.simplefilter('error')
+        assert kernels.choose(torch.empty(1), None) is plain
+    assert kernels.outcome(CPU) == 'plain operations: cpu is no GPU'
 
 
 def test_a_fault_is_told_once_and_plain_operations_go_on(fused, fault):
@@ -82,58 +85,32 @@ def test_whoever_asks_for_triton_gets_it_or_an_error(
 
 
 def test_making_groups_checks_all_that_training_may_need(fused, fault):
-    kernels.load(torch.device('cpu'), {torch.float32})
+    kernels.load(CPU, {torch.float32})
     assert not fault.called
     kernels.load(GPU, {torch.float32})
-    assert {call.args[1] for call in fault.call_args_list} == {
-        torch.float16,
-        torch.bfloat16,
-        torch.float32,
-    }
+    checked = {call.args[1] for call in fault.call_args_list}
+    assert checked == {torch.bfloat16, *TYPES}
     fault.reset_mock()
     kernels.choose(on_gpu(), torch.ones(1))
     assert not fault.called
 
 
-def test_no_triton_and_kernels_that_fail_are_faults(monkeypatch):
-    name = f'{kernels.__name__}.fused'
-    arguments = torch.device('cpu'), torch.float32, torch.float32
-    with monkeypatch.context() as patch:
-        patch.delattr(kernels, 'fused', raising=False)
-        patch.setitem(sys.modules, name, None)
-        assert 'triton cannot be imported' in check.find_fault(*arguments)
-
-    broken = mock.MagicMock(PROGRAMS=1)
-    broken.local_sums.side_effect = RuntimeError('ptxas\n died')
-    monkeypatch.setitem(sys.modules, name, broken)
-    monkeypatch.setattr(kernels, 'fused', broken, raising=False)
-    fault = check.find_fault(*arguments)
-    assert fault == 'RuntimeError with float32, (2, 3, 9104): ptxas died'
+def found():
+    return check.find_fault(CPU, torch.float32, torch.float32)
 
 
-def test_a_wrong_number_is_a_fault(monkeypatch):
-    """The plain operations pass their own check; off by a little they fail."""
-    arguments = torch.device('cpu'), torch.float32, torch.float32
-    stand_in = SimpleNamespace(**vars(plain), PROGRAMS=1)
-    monkeypatch.setitem(sys.modules, f'{kernels.__name__}.fused', stand_in)
-    monkeypatch.setattr(kernels, 'fused', stand_in, raising=False)
-    assert check.find_fault(*arguments) is None
+def test_the_check_finds_what_is_wrong(fused, monkeypatch):
+    assert found() is None  # plain operations pass their own check
 
     def a_little_off(*args):
         y, saved = plain.normalise(*args)
         return y.mul_(1 + 2.0**-15), saved
 
-    stand_in.normalise = a_little_off
-    fault = check.find_fault(*arguments)
-    assert fault.startswith('y is off by ')
-    assert 'times its bound with float32, (2, 3, 9104)' in fault
-
-
-def test_nothing_is_said_on_cpus(monkeypatch):
-    monkeypatch.delenv('MEGDET_BN_KERNELS', raising=False)
-    with warnings.catch_warnings():
-        warnings.simplefilter('error')
-        assert kernels.choose(torch.empty(1), None) is plain
-    assert kernels.outcome(torch.device('cpu')) == (
-        'plain operations: cpu is no GPU'
-    )
+    fused.normalise = a_little_off
+    assert found().startswith('y is off by ')
+    assert 'times its bound with float32, (2, 3, 9104)' in found()
+    fused.local_sums = mock.Mock(side_effect=RuntimeError('ptxas\n died'))
+    assert found() == 'RuntimeError with float32, (2, 3, 9104): ptxas died'
+    monkeypatch.delattr(kernels, 'fused')
+    monkeypatch.setitem(sys.modules, f'{kernels.__name__}.fused', None)
+    assert 'triton cannot be imported' in found()

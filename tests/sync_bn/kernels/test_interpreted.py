@@ -12,22 +12,27 @@ import pytest
 
 from tests.tools.command import ROOT, environment
 
-KERNELS = 'tests/sync_bn/kernels'
+KERNELS = 'tests/sync_bn/kernels/interpreted_cases.py'
 LAYER = 'tests/distributed/test_sync_bn.py'
-OTHERS = (
-    'tests/distributed/test_sync_bn_properties.py::test_parity',
-    'tests/distributed/test_sync_bn_properties.py'
-    '::test_gradients_across_ranks_by_central_differences',
-    'tests/distributed/test_observation.py',
-    'tests/distributed/test_bn_groups.py'
-    '::test_statistics_are_those_of_the_group',
-)
-pytestmark = pytest.mark.skipif(
-    sys.platform != 'linux', reason='triton is for Linux'
-)
+# Not in the interpreter: many ranks, which are slow; fake tensors, which have
+# no memory; and what plain operations do while sums travel.
+LEFT_OUT = 'parity[4]', 'parity[8]', 'many', '[16]', 'host', 'on_their_way'
+OBSERVATION = 'tests/distributed/test_observation.py'
 
 
-def interpreted(*arguments):
+@pytest.mark.parametrize(
+    'arguments',
+    [
+        (KERNELS, '-m', 'not slow'),
+        pytest.param((KERNELS, '-m', 'slow'), marks=pytest.mark.nightly),
+        pytest.param(
+            (LAYER, OBSERVATION, '-k', f'not ({" or ".join(LEFT_OUT)})'),
+            marks=pytest.mark.nightly,
+        ),
+    ],
+    ids=['a_few_cases', 'wrong_formulas', 'layer'],
+)
+def test_interpreted(arguments):
     done = subprocess.run(
         [
             *(sys.executable, '-m', 'pytest', '-q', '-x', '--no-header'),
@@ -46,25 +51,3 @@ def interpreted(*arguments):
     )
     assert done.returncode == 0, done.stdout[-5000:]
     assert ' passed' in done.stdout
-
-
-def test_a_few_cases():
-    interpreted(f'{KERNELS}/interpreted_cases.py', '-m', 'not slow')
-
-
-@pytest.mark.nightly
-def test_all_cases_of_the_layer():
-    # Not in the interpreter: many ranks, which are slow; fake tensors, which
-    # have no memory; and what plain operations do while sums travel.
-    left_out = 'parity[4]', 'parity[8]', 'ddp', 'host', 'on_their_way'
-    interpreted(LAYER, '-k', ' and '.join(f'not {n}' for n in left_out))
-
-
-@pytest.mark.nightly
-def test_properties():
-    interpreted(*OTHERS)
-
-
-@pytest.mark.nightly
-def test_wrong_formulas_are_noticed():
-    interpreted(f'{KERNELS}/interpreted_cases.py', '-m', 'slow')
