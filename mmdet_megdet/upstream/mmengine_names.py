@@ -161,5 +161,3 @@ def runner_without_model(
     runner._train_dataloader = loader
     runner._train_loop = train_cfg
     return runner
-
-

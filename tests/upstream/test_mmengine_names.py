@@ -28,12 +28,10 @@ from mmdet_megdet.upstream.mmengine_names import (
     has_seed_of_each_rank,
     is_cut_to_batches,
     load_as_torch_does,
-    resumes,
     runner_without_model,
     schedulers_of,
     set_accumulation,
     steps_counted,
-    train_dataloader_config,
 )
 from tests.data.faults_run import train
 

@@ -77,9 +77,7 @@ def train(cfg: Config) -> dict[str, Any]:
     if 'grad_noise' in cfg.default_hooks:
         last = narrow.drop_of(cfg.train_cfg.max_epochs)
         records = read_records(Path(cfg.work_dir))
-        totals = [
-            r.parts['total'] for r in records if 1 < r.epoch <= last
-        ]
+        totals = [r.parts['total'] for r in records if 1 < r.epoch <= last]
         moments = ([total[key] for total in totals] for key in ('g2', 's'))
         result['noise'] = noise_scale(*moments)
     return result
