@@ -7,9 +7,11 @@ The shapes are subclasses; what may run beside a warm-up is in
 
 from __future__ import annotations
 
+import logging
 from fractions import Fraction
 from typing import Any, Literal
 
+from mmengine.logging import print_log
 from mmengine.optim import _ParamScheduler
 from mmengine.optim.scheduler.param_scheduler import INF, OptimizerType
 
@@ -17,6 +19,9 @@ from ..errors import ConfigError
 from ..upstream.mmengine_names import schedulers_of, steps_counted
 from .checks import check_lengths, check_optimizer, check_values
 from .conflicts import refuse_if_written
+
+# Arguments of which the shape is made.
+_VALUES = ('start_factor', 'start_value', 'end_value')
 
 
 class WarmupParamScheduler(_ParamScheduler):
@@ -43,7 +48,8 @@ class WarmupParamScheduler(_ParamScheduler):
       lost, that is an error. Those that set the value or add to it, as
       ``CosineRestartLR``, are an error during a warm-up.
     - **Resume** continues exactly, at any step, also with another
-      ``accumulative_counts``. The checkpoint's settings rule.
+      ``accumulative_counts``. The checkpoint's settings rule; where the
+      config's are others, the log warns.
 
     Args:
         optimizer (OptimWrapper or Optimizer): One optimizer.
@@ -274,6 +280,26 @@ class WarmupParamScheduler(_ParamScheduler):
                 'and model as they were when the checkpoint was saved.'
             )
         found = state.pop('found')
+        settings = {
+            key: (state[key], getattr(self, key))
+            for key in (*self._LENGTHS, 'count', *_VALUES)
+        }
+        bases = state['base_values'], self.base_values
+        settings[f'base {self.param_name}'] = tuple(
+            sorted(set(each)) for each in bases
+        )
+        changed = [
+            f'{key} is {saved} (config: {own})'
+            for key, (saved, own) in settings.items()
+            if saved != own
+        ]
+        if changed:
+            print_log(
+                f'{name} resumes with what the checkpoint says, not the '
+                f'config: {", ".join(changed)}.',
+                logger='current',
+                level=logging.WARNING,
+            )
         super().load_state_dict(state)
         for group, value, written in zip(
             self.optimizer.param_groups, found, self._last_value, strict=True

@@ -63,7 +63,7 @@ def train(rank, world_size, work_dir):
             }
         )
     # MMEngine's sync_bn replaces MegDetSyncBN before the wrapper sees it.
-    with pytest.raises(ValueError, match='1 layers are nn'):
+    with pytest.raises(ValueError, match='SyncBatchNorm'):
         stock_runner(work_dir, {'sync_bn': 'torch', 'experiment_name': 'sync'})
     return states
 

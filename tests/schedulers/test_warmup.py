@@ -280,3 +280,17 @@ def test_epochs_that_cannot_be_iterations(wrong):
 def test_bad_arguments(kwargs, match):
     with pytest.raises(ConfigError, match=match):
         PreciseLinearWarmup(make_optimizer(0.04), **kwargs)
+
+
+def test_the_checkpoint_rules_and_the_log_says_so(capsys):
+    optimizer = make_optimizer(0.04)
+    warmup = PreciseLinearWarmup(optimizer, 0.5, end=4)
+    _, (state,) = round_trip(optimizer, [warmup])
+    other = make_optimizer(0.08)
+    resumed = PreciseLinearWarmup(other, 0.1, end=9)
+    resumed.load_state_dict(state)
+    assert train(other, [resumed], 5) == train(optimizer, [warmup], 5)
+    assert (
+        'end is 4 (config: 9), start_factor is 0.5 (config: 0.1), base lr is '
+        '[0.04] (config: [0.08]).'
+    ) in capsys.readouterr().out
