@@ -226,5 +226,7 @@ def _verdicts(table: Table, rows: Iterable[_Row]) -> Iterator[Verdict]:
             yield Verdict(level, check, text, remedy)
 
 
-def _repeated(values: Iterable[Hashable]) -> list[Hashable]:
+def _repeated(values: list[Hashable]) -> list[Hashable]:
+    if len(set(values)) == len(values):  # counting takes longer
+        return []
     return [value for value, n in Counter(values).items() if n > 1]
