@@ -9,10 +9,14 @@ other hooks call too.
 
 from __future__ import annotations
 
+import random
 from collections.abc import Sequence
+from itertools import islice
 from typing import Any, Literal
 from weakref import WeakKeyDictionary
 
+import numpy as np
+import torch
 from mmengine.dist import all_gather_object
 from mmengine.hooks import Hook
 from mmengine.optim import OptimWrapper
@@ -28,7 +32,7 @@ from torch.utils.data import DataLoader
 from ..errors import ConfigError
 from ..ranks import all_raise, differences
 from ..recipe import aspect_ratio_note
-from ..runtime import check_warmup_ends
+from ..runtime import check_warmup_ends, each_config
 from ..schedulers import check_together
 from ..upstream.mmengine_names import accumulation_of, built_loop
 
@@ -51,8 +55,8 @@ class SetupCheckHook(Hook):
     - a sampler that does not end where the loop waits for its end;
     - ranks with different numbers of batches in an epoch, also those that
       mmdet's AspectRatioBatchSampler would make of portraits and landscapes;
-    - schedulers by epoch under a loop by iteration, where they never step, a
-      warm-up without ``end``, and schedulers that cannot run beside a warm-up.
+    - schedulers that would never step, a warm-up without ``end``, and
+      schedulers that cannot run beside a warm-up.
 
     ``tools/train.py`` adds the hook, and TotalBatchHook, SyncBNGroupHook,
     DataCheckHook and PreemptionHook do the same.
@@ -73,10 +77,17 @@ class SetupCheckHook(Hook):
 
 
 def check_setup(runner: Runner) -> None:
-    """Refuse as :class:`SetupCheckHook` does, once for each run; a collective.
+    """Refuse what cannot work, once for what a runner runs; a collective.
 
     To be called in ``before_run``, where the Runner has built what it is
     going to run, and when ``accumulative_counts`` is set.
+
+    Args:
+        runner (Runner): The runner.
+
+    Raises:
+        ConfigError: On every rank, if something is wrong on one of them; see
+            :class:`SetupCheckHook`.
     """
     found = ((kind, built_loop(runner, kind)) for kind in _KINDS)
     loops = {kind: loop for kind, loop in found if loop is not None}
@@ -86,6 +97,8 @@ def check_setup(runner: Runner) -> None:
     with all_raise():
         if 'train' in loops:
             _check_length(loops['train'])
+            if runner.val_loop is not None:
+                _check_intervals(loops['train'])
             check_schedules(runner)
         for kind, loop in loops.items():
             if not isinstance(loop, IterBasedTrainLoop):
@@ -109,9 +122,31 @@ def _check_length(loop: BaseLoop) -> None:
         )
 
 
+def _check_intervals(loop: BaseLoop) -> None:
+    intervals = {'val_interval': getattr(loop, 'val_interval', 1)}
+    dynamic = zip(
+        getattr(loop, 'dynamic_milestones', []),
+        getattr(loop, 'dynamic_intervals', []),
+        strict=True,
+    )
+    intervals |= {
+        f'dynamic_intervals, from {start} on': each for start, each in dynamic
+    }
+    for name, interval in intervals.items():
+        if interval < 1:
+            raise ConfigError(
+                f'train_cfg.{name}: {interval} is no distance from one '
+                'validation to the next. Give a number from 1; for none at '
+                'all set val_cfg, val_dataloader and val_evaluator to None.'
+            )
+
+
 def check_schedules(runner: Runner) -> None:
     """Refuse schedulers of a training that would not do what they say."""
-    check_warmup_ends(runner.cfg.get('param_scheduler'))
+    configs = runner.cfg.get('param_scheduler')
+    check_warmup_ends(configs)
+    if isinstance(runner.train_loop, IterBasedTrainLoop):
+        _check_converted_ends(configs)
     by_optimizer = runner.param_schedulers or []
     wrapper = runner.optim_wrapper
     if isinstance(by_optimizer, dict):
@@ -131,6 +166,17 @@ def check_schedules(runner: Runner) -> None:
             raise ConfigError(f'param_scheduler: {error}') from None
 
 
+def _check_converted_ends(configs: Any) -> None:
+    """Refuse what the Runner would end after one epoch."""
+    for config in each_config(configs):
+        if config.get('convert_to_iter_based') and config.get('end') is None:
+            raise ConfigError(
+                f'param_scheduler: {config["type"]} has no end, and the '
+                'Runner takes the training by iteration for one epoch: it '
+                'would end there. Give its end, in epochs.'
+            )
+
+
 def _check_steps(runner: Runner, scheduler: Any) -> None:
     """Refuse what is never stepped."""
     name, loop = type(scheduler).__name__, runner.train_loop
@@ -140,6 +186,13 @@ def _check_steps(runner: Runner, scheduler: Any) -> None:
             f'{type(loop).__name__} has none: it would never step. Give its '
             'lengths in iterations with by_epoch=False, or add an end, in '
             'epochs, and convert_to_iter_based=True.'
+        )
+    if getattr(scheduler, 'need_val_args', False) and runner.val_loop is None:
+        raise ConfigError(
+            f'param_scheduler: {name} goes by the results of validation, of '
+            'which this training has none: it would never step. Add '
+            'val_dataloader, val_cfg and val_evaluator, or choose another '
+            'scheduler.'
         )
 
 
@@ -158,15 +211,29 @@ def check_end(loader: DataLoader, kind: str) -> None:
     batches = loader.batch_sampler
     source: Any = loader if batches is None else batches
     sampler: Any = getattr(source, 'sampler', source)
-    if all(one.__name__ not in _ENDLESS for one in type(sampler).__mro__):
+    if not _is_endless(sampler):
         return
     remedy = f"{kind}_dataloader.sampler=dict(type='DefaultSampler')"
     if kind == 'train':
         remedy += ", or train_cfg.type='IterBasedTrainLoop'"
     raise ConfigError(
-        f'{kind}_dataloader: {type(sampler).__name__} has no end, and the '
-        f'loop waits for it. Set {remedy}.'
+        f'{kind}_dataloader: {type(sampler).__name__} gives more than the '
+        f'{len(sampler)} it says, without an end, and the loop waits for the '
+        f'end. Set {remedy}.'
     )
+
+
+def _is_endless(sampler: Any) -> bool:
+    if any(kind.__name__ in _ENDLESS for kind in type(sampler).__mro__):
+        return True
+    if not hasattr(sampler, '__len__') or len(sampler) == 0:
+        return False
+    states = random.getstate(), np.random.get_state(), torch.get_rng_state()
+    more = next(islice(sampler, len(sampler), None), None)
+    random.setstate(states[0])
+    np.random.set_state(states[1])
+    torch.set_rng_state(states[2])
+    return more is not None
 
 
 def check_lengths(
@@ -210,15 +277,29 @@ def check_orientations(loader: DataLoader) -> None:
     images are portraits in that epoch; see :func:`aspect_ratio_note`.
     """
     batches: Any = loader.batch_sampler
-    # By name, since nothing else here needs mmdet.
-    names = [kind.__name__ for kind in type(batches).__mro__]
-    if 'AspectRatioBatchSampler' not in names or not batches.drop_last:
-        return
     with all_raise():
-        note = aspect_ratio_note(len(batches.sampler), batches.batch_size)
+        note = _orientation_note(batches)
         # The look at the data may take seconds: only if it matters.
         if note and _has_both_orientations(batches.sampler.dataset):
             raise ConfigError(note)
+
+
+def _orientation_note(sampler: Any) -> str | None:
+    # By name, since nothing else here needs mmdet.
+    names = [kind.__name__ for kind in type(sampler).__mro__]
+    if not getattr(sampler, 'drop_last', False):
+        return None
+    if 'MultiDataAspectRatioBatchSampler' in names:
+        return (
+            'MultiDataAspectRatioBatchSampler(drop_last=True) makes batches '
+            'of each data set apart, of which every rank draws another '
+            'number: ranks would make different numbers of iterations, and '
+            'wait for each other in vain. Train by iteration '
+            "(train_cfg.type='IterBasedTrainLoop')."
+        )
+    if 'AspectRatioBatchSampler' in names:
+        return aspect_ratio_note(len(sampler.sampler), sampler.batch_size)
+    return None
 
 
 def _has_both_orientations(dataset: Any) -> bool:

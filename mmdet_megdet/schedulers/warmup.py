@@ -284,9 +284,9 @@ class WarmupParamScheduler(_ParamScheduler):
             key: (state[key], getattr(self, key))
             for key in (*self._LENGTHS, 'count', *_VALUES)
         }
-        bases = state['base_values'], self.base_values
-        settings[f'base {self.param_name}'] = tuple(
-            sorted(set(each)) for each in bases
+        settings[f'base {self.param_name}'] = (
+            sorted(set(state['base_values'])),
+            sorted(set(self.base_values)),
         )
         changed = [
             f'{key} is {saved} (config: {own})'

@@ -1,11 +1,16 @@
 # Copyright (c) mmdet_megdet contributors. All rights reserved.
 """Set-ups that started and did nothing, or never ended, through the Runner."""
 
+import numpy as np
 import pytest
-from mmdet.datasets.samplers import AspectRatioBatchSampler
+from mmdet.datasets.samplers import (
+    AspectRatioBatchSampler,
+    MultiDataAspectRatioBatchSampler,
+)
 from mmengine.dataset import DefaultSampler
+from mmengine.registry import DATA_SAMPLERS
 from mmengine.runner import Runner
-from torch.utils.data import DataLoader
+from torch.utils.data import DataLoader, RandomSampler
 
 from mmdet_megdet.errors import ConfigError
 from mmdet_megdet.faults import setup
@@ -22,6 +27,14 @@ def by_iter(max_iters=4):
 
 def endless():
     return dict(type='InfiniteSampler', _delete_=True)
+
+
+@DATA_SAMPLERS.register_module(force=True)
+class TooMany(DefaultSampler):
+    """Yields more than it says."""
+
+    def __len__(self):
+        return super().__len__() - 1
 
 
 def refusal(tmp_path, hook='TotalBatchHook', **settings):
@@ -46,6 +59,11 @@ CASES = {
              train_dataloader__drop_last=True),
         ('train_dataloader makes no batch', '3 image(s)', 'takes 4'),
     ),
+    'no batch by iteration': (
+        dict(train_dataloader__dataset__length=3, train_cfg=by_iter(),
+             train_dataloader__drop_last=True, param_scheduler=None),
+        ('train_dataloader makes no batch',),
+    ),
     'no validation': (
         dict(val_dataloader__dataset__length=0),
         ('val_dataloader makes no batch', '0 image(s)'),
@@ -59,14 +77,38 @@ CASES = {
              param_scheduler=None),
         ('val_dataloader: InfiniteSampler',),
     ),
+    'more than it says': (
+        dict(train_dataloader__sampler__type='TooMany'),
+        ('TooMany gives more than the 31 it says',),
+    ),
     'no epoch': (dict(train_cfg__max_epochs=0), ('max_epochs=0',)),
     'no iteration': (
         dict(train_cfg=by_iter(-1), param_scheduler=None),
         ('max_iters=-1',),
     ),
+    'val_interval': (dict(train_cfg__val_interval=0), ('val_interval: 0',)),
+    'dynamic_intervals': (
+        dict(train_cfg__dynamic_intervals=[(3, 0)]),
+        ('dynamic_intervals, from 3 on: 0',),
+    ),
     'epochs by iteration': (
         dict(train_cfg=by_iter(), param_scheduler=[STEP]),
         ('StepLR counts epochs', 'convert_to_iter_based=True'),
+    ),
+    'warm-up in epochs by iteration': (
+        dict(train_cfg=by_iter(), param_scheduler=[
+            dict(type='PreciseCosineWarmup', end=2, by_epoch=True)]),
+        ('PreciseCosineWarmup counts epochs',),
+    ),
+    'converted without an end': (
+        dict(train_cfg=by_iter(),
+             param_scheduler=[dict(STEP, convert_to_iter_based=True)]),
+        ('StepLR has no end', 'one epoch'),
+    ),
+    'plateau without validation': (
+        dict(val_cfg=None, val_dataloader=None, val_evaluator=None,
+             param_scheduler=[dict(type='ReduceOnPlateauLR')]),
+        ('ReduceOnPlateauLR goes by the results of validation',),
     ),
     'no end': (
         dict(param_scheduler=[dict(type='PreciseLinearWarmup')]),
@@ -91,24 +133,57 @@ def test_refused_before_training(tmp_path, name):
         assert part in message
 
 
-@pytest.mark.parametrize('hook', ['SetupCheckHook', 'DataCheckHook'])
+@pytest.mark.parametrize(
+    'hook', ['SetupCheckHook', 'SyncBNGroupHook', 'DataCheckHook',
+             'PreemptionHook'],
+)  # fmt: skip
 def test_by_any_of_our_hooks(tmp_path, hook):
     assert 'max_epochs=0' in refusal(tmp_path, hook, train_cfg__max_epochs=0)
+
+
+def test_a_runner_that_validates_first_is_looked_at_again(tmp_path):
+    cfg = tiny_config(tmp_path, 4, 4, train_cfg__max_epochs=0)
+    cfg.default_hooks = dict(check=dict(type='SetupCheckHook'))
+    runner = Runner.from_cfg(cfg)
+    runner.val()
+    with pytest.raises(ConfigError, match='max_epochs=0'):
+        runner.train()
+
+
+def test_converted_from_epochs_it_steps(tmp_path):
+    cfg = tiny_config(
+        tmp_path, 4, 4, train_cfg=by_iter(9),
+        param_scheduler=[dict(STEP, convert_to_iter_based=True, step_size=1,
+                              end=9)],
+        train_dataloader__sampler=endless(),
+    )  # fmt: skip
+    cfg.default_hooks = dict(check=dict(type='SetupCheckHook'))
+    runner = Runner.from_cfg(cfg)
+    runner.train()
+    # An epoch of an endless sampler is its data set: 32 images / 4.
+    (rate,) = runner.optim_wrapper.get_lr()['lr']
+    assert rate == pytest.approx(0.005)
 
 
 @pytest.mark.parametrize(
     'configs',
     [
         dict(type='mmengine.PreciseTwoStageWarmup', hold=9),
+        [STEP, dict(type='PreciseCosineWarmupMomentum', by_epoch=False)],
         dict(a=[STEP], b=[dict(type='PreciseExponentialWarmup', end=None)]),
+        [dict(type='PreciseLinearWarmup', by_epoch=True,
+              convert_to_iter_based=True)],
     ],
-)
+)  # fmt: skip
 def test_a_warmup_without_an_end(tmp_path, configs):
-    """By the tools ahead of the class, which would say something else."""
+    with pytest.raises(ConfigError, match='has no end'):
+        check_warmup_ends(configs)
+    # By the tools ahead of the class, which would say something else.
     cfg = tiny_config(tmp_path, 4, 4)
     cfg.param_scheduler = configs
     with pytest.raises(ConfigError, match='has no end'):
         adapt_config(cfg)
+    check_warmup_ends(None)
     check_warmup_ends([STEP, dict(type='PreciseLinearWarmup', end=9)])
 
 
@@ -158,3 +233,19 @@ def test_orientations_where_ranks_can_differ():
         DataLoader(Images(mixed), batch_size=4, drop_last=True),
     ):
         setup.check_orientations(loader)
+    several = MultiDataAspectRatioBatchSampler(
+        DefaultSampler(Images(mixed), seed=0), [3], num_datasets=1
+    )
+    with pytest.raises(ConfigError, match='MultiDataAspectRatio'):
+        setup.check_orientations(
+            DataLoader(several.sampler.dataset, batch_sampler=several)
+        )
+
+
+def test_what_is_drawn_for_the_check_is_put_back():
+    loader = DataLoader(range(9), sampler=RandomSampler(range(9)))
+    np.random.seed(3)
+    before = np.random.rand(2)
+    np.random.seed(3)
+    setup.check_end(loader, 'train')
+    assert (np.random.rand(2) == before).all()
