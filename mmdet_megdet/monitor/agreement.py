@@ -11,7 +11,7 @@ import numpy as np
 
 from ..text import count, these_ranks
 from .exchange import Numbers, majority, varies
-from .findings import Case, Found, Seen, together
+from .iteration import Case, Found, Seen, together
 from .table import layer_state
 
 # Of a sum over ranks and channels in float64; rounding is 2^-53 a rank.

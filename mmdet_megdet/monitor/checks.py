@@ -22,7 +22,7 @@ from .agreement import (
     same_data,
 )
 from .exchange import Numbers, is_foreign_sync
-from .findings import Case, Found, Seen, together
+from .iteration import Case, Found, Seen, together
 from .record import LEVELS, Finding, Level
 from .table import forward_order
 

@@ -1,5 +1,5 @@
 # Copyright (c) mmdet_megdet contributors. All rights reserved.
-"""How checks see an iteration, and how they say what they find."""
+"""An iteration as checks see it, and how they say what they find."""
 
 from __future__ import annotations
 
