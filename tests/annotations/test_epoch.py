@@ -13,12 +13,12 @@ import pytest
 from mmdet.datasets import CocoDataset
 from mmengine.config import Config
 from mmengine.registry import DATASETS, init_default_scope
-from tests.tools.checks.findings import levels
 
 from mmdet_megdet.annotations import judge, training_epoch
 from mmdet_megdet.annotations.checks import instances_of
 from mmdet_megdet.annotations.reading import read_annotations
 from tests.annotations.configs import config_of, content_of, write
+from tests.tools.checks.findings import levels
 from tests.tools.command import ROOT, TOOLS
 
 sys.path.insert(0, str(TOOLS))  # as for a script there

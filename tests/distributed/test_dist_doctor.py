@@ -12,12 +12,12 @@ import pytest
 import torch
 import torch.distributed as dist
 from mmengine.config import Config
-from tests.tools.checks.findings import shown
 
 from mmdet_megdet.errors import LaunchError
 from mmdet_megdet.sync_bn import function
 from mmdet_megdet.sync_bn.groups import bn_group
 from tests.distributed.ranks import run_ranks
+from tests.tools.checks.findings import shown
 from tests.tools.command import (
     PATIENCE,
     ROOT,

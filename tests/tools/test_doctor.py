@@ -7,9 +7,9 @@ import subprocess
 import sys
 
 import pytest
-from tests.tools.checks.findings import shown
 
 from mmdet_megdet.demo_data import generate_shapes
+from tests.tools.checks.findings import shown
 from tests.tools.command import PATIENCE, ROOT, TOOLS, environment
 
 sys.path.insert(0, str(TOOLS))  # as for a script there

@@ -10,12 +10,12 @@ from pathlib import Path
 
 import pytest
 import torch
-from tests.tools.checks.findings import shown
 
 import mmdet_megdet  # noqa: F401  (checkpoints load safely)
 from mmdet_megdet.faults import latest_checkpoint
 from tests.distributed.faults import CONFIG, assert_same_end, diary
 from tests.nightly.slurm.cluster import client, missing, running_cluster
+from tests.tools.checks.findings import shown
 from tests.tools.command import (
     PATIENCE,
     TOOLS,

@@ -8,10 +8,10 @@ import sys
 import pytest
 from mmengine.config import Config
 from PIL import Image
-from tests.tools.checks.findings import levels
 
 from mmdet_megdet.annotations import judge
 from mmdet_megdet.demo_data import generate_shapes
+from tests.tools.checks.findings import levels
 from tests.tools.command import ROOT, TINY_CONFIG, TOOLS
 
 sys.path.insert(0, str(TOOLS))  # as for a script there

@@ -4,8 +4,8 @@ from __future__ import annotations
 import sys
 
 import pytest
-from tests.tools.checks.findings import levels
 
+from tests.tools.checks.findings import levels
 from tests.tools.command import TOOLS
 
 sys.path.insert(0, str(TOOLS))  # as for a script there

@@ -6,12 +6,12 @@ from functools import partial
 
 import pytest
 from mmengine.config import Config
-from tests.tools.checks.findings import levels, only
 from torch import nn
 
 from mmdet_megdet.annotations import Epoch
 from mmdet_megdet.sync_bn import MegDetSyncBN, bn_sizes
 from tests.data import tiny_task  # noqa: F401  registers TinyRegressor
+from tests.tools.checks.findings import levels, only
 from tests.tools.command import TOOLS
 
 sys.path.insert(0, str(TOOLS))  # as for a script there
