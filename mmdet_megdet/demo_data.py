@@ -1,6 +1,11 @@
 # Copyright (c) mmdet_megdet contributors. All rights reserved.
 """A generated data set in COCO format: circles, squares, triangles, ...
 
+Objects hide each other in part. Annotations describe the visible part exactly:
+``area`` is the number of pixels of the mask that pycocotools makes of
+``segmentation``, ``bbox`` is its tight box. Every 8th image has a crowd
+region (RLE, ``iscrowd=1``), every 16th has no object.
+
 An image and its annotations depend only on the seed, the split, the image's
 number, the size and ``vary_light``, which leaves the annotations as they are.
 Images are PNG, of which every decoder makes the same pixels.
@@ -17,13 +22,34 @@ import json
 import os
 import sys
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import cv2
+import numpy as np
+from pycocotools import mask as mask_utils
 
 from .errors import ConfigError, DataError, MegDetError
-from .shapes import CLASSES, SPLITS, make_image
+
+COLOURS = dict(  # RGB
+    circle=(215, 50, 45),
+    square=(60, 170, 70),
+    triangle=(50, 95, 215),
+    star=(235, 200, 40),
+    ring=(180, 65, 190),
+)
+CLASSES = tuple(COLOURS)
+METAINFO = dict(classes=CLASSES, palette=list(COLOURS.values()))
+SPLITS = ('train', 'val')
+
+EMPTY_EVERY, CROWD_EVERY, CROWD_PLACE = 16, 8, 3  # images
+MAX_OBJECTS = 5
+# Radius of an object as a share of the image's shorter side.
+RADIUS_RANGE = (0.07, 0.24)
+MIN_RADIUS = 4.0
+MIN_VISIBLE = 0.5  # of a shape, or none is placed in front of it
+SUPERSAMPLING = 4  # points a pixel in each direction
 
 # In annotation files, and never changed: by it a data set is known as ours.
 GENERATOR = 'mmdet_megdet.datasets.shapes'
@@ -180,6 +206,268 @@ def _write_images(folder: Path, info: dict) -> dict:
         annotations=annotations,
         categories=categories,
     )
+
+
+def make_image(
+    split: str,
+    index: int,
+    size: tuple[int, int],
+    seed: int = 0,
+    vary_light: bool = False,
+) -> tuple[np.ndarray, list[dict]]:
+    """Make image number ``index`` of a split, and its annotations.
+
+    Returns:
+        tuple: RGB image, (H, W, 3), uint8; COCO annotations, without ids.
+    """
+    key = [seed, SPLITS.index(split), index]
+    rng = np.random.default_rng([*key, 0])
+    layers = _compose(rng, index, *size)
+    image = _paint(rng, layers, *size)
+    if vary_light:
+        # Its own generator: the scene is the same in any light.
+        image = _relight(np.random.default_rng([*key, 1]), image)
+    return image, [
+        dict(
+            category_id=layer.category + 1,
+            **_annotate(layer.visible, layer.crowd),
+        )
+        for layer in layers
+    ]
+
+
+@dataclass
+class Layer:
+    """One annotated object, or one crowd of small shapes."""
+
+    category: int  # index into CLASSES
+    coverage: np.ndarray  # of each pixel by the shape, (H, W), 0 to 255
+    visible: np.ndarray  # pixels half covered that no later layer hides
+    crowd: bool = False
+
+    def stays_visible(self, mask: np.ndarray) -> bool:
+        """Return whether enough is left in sight with ``mask`` in front."""
+        left = (self.visible & ~mask).sum()
+        return bool(left >= MIN_VISIBLE * (self.coverage >= 128).sum())
+
+
+def _compose(
+    rng: np.random.Generator, index: int, width: int, height: int
+) -> list[Layer]:
+    """Lay out one image: its layers from back to front.
+
+    The first layer's class goes round with the index, so that small splits
+    hold all classes.
+    """
+    if index % EMPTY_EVERY == EMPTY_EVERY - 1:
+        return []
+    layers: list[Layer] = []
+    wanted = int(rng.integers(1, MAX_OBJECTS + 1))
+    if index % CROWD_EVERY == CROWD_PLACE:
+        category = index % len(CLASSES)
+        outlines = _crowd(rng, category, width, height)
+        coverage = _rasterise(outlines, width, height)
+        layers.append(Layer(category, coverage, coverage >= 128, crowd=True))
+        wanted += 1
+    # A full image refuses more shapes: the number of tries is bounded.
+    for _ in range(4 * MAX_OBJECTS):
+        if len(layers) >= wanted:
+            break
+        category = int(rng.integers(len(CLASSES)))
+        if not layers:
+            category = index % len(CLASSES)
+        outlines = _object(rng, category, width, height)
+        coverage = _rasterise(outlines, width, height)
+        mask = coverage >= 128
+        if all(layer.stays_visible(mask) for layer in layers):
+            for layer in layers:
+                layer.visible &= ~mask
+            layers.append(Layer(category, coverage, mask))
+    return layers
+
+
+def _object(
+    rng: np.random.Generator, category: int, width: int, height: int
+) -> list[np.ndarray]:
+    low, high = np.log(RADIUS_RANGE)
+    radius = min(width, height) * np.exp(rng.uniform(low, high))
+    radius = max(MIN_RADIUS, radius)
+    # Up to two fifths of the radius may stick out of the image.
+    margin = 0.6 * radius
+    x = rng.uniform(margin, width - margin)
+    y = rng.uniform(margin, height - margin)
+    return _contours(category, (x, y), radius, rng.uniform(0, 2 * np.pi))
+
+
+def _crowd(
+    rng: np.random.Generator, category: int, width: int, height: int
+) -> list[np.ndarray]:
+    """Small shapes of one class on a jittered grid, clear of each other."""
+    radius = max(MIN_RADIUS, 0.04 * min(width, height))
+    pitch = 2.7 * radius
+    columns, rows = (
+        min(int(rng.integers(3, 6)), int(side // pitch))
+        for side in (width, height)
+    )
+    origin = (
+        rng.uniform(0, width - columns * pitch),
+        rng.uniform(0, height - rows * pitch),
+    )
+    outlines = []
+    for row, column in np.ndindex(rows, columns):
+        cell = np.array([column, row]) + 0.5
+        centre = origin + pitch * cell + rng.uniform(-0.15, 0.15, 2) * radius
+        angle = rng.uniform(0, 2 * np.pi)
+        outlines += _contours(category, centre, radius, angle)
+    return outlines
+
+
+def _contours(
+    category: int,
+    centre: Sequence[float] | np.ndarray,
+    radius: float,
+    angle: float,
+) -> list[np.ndarray]:
+    """Return a shape's outlines, each (P, 2); a second one bounds a hole."""
+    # Radii of the corners in turn; 96 of them make a circle.
+    corners = {
+        'circle': [np.ones(96)],
+        'square': [np.ones(4)],
+        'triangle': [np.ones(3)],
+        'star': [np.tile([1.0, 0.42], 5)],
+        'ring': [np.ones(96), np.full(96, 0.55)],
+    }[CLASSES[category]]
+    outlines = []
+    for radii in corners:
+        turn = angle + 2 * np.pi * np.arange(len(radii)) / len(radii)
+        unit = np.stack([np.cos(turn), np.sin(turn)], axis=1)
+        outlines.append(np.asarray(centre) + radius * radii[:, None] * unit)
+    return outlines
+
+
+def _rasterise(
+    outlines: list[np.ndarray], width: int, height: int
+) -> np.ndarray:
+    """Return the coverage of each pixel, (H, W), uint8."""
+    scale, shift = SUPERSAMPLING, 4
+    fine = np.zeros((height * scale, width * scale), np.uint8)
+    # From pixel centres, and in fixed point: the same on every machine.
+    points = [
+        np.rint((scale * outline - 0.5) * 2**shift).astype(np.int32)
+        for outline in outlines
+    ]
+    cv2.fillPoly(fine, points, 255, shift=shift)
+    return cv2.resize(fine, (width, height), interpolation=cv2.INTER_AREA)
+
+
+def _paint(
+    rng: np.random.Generator, layers: list[Layer], width: int, height: int
+) -> np.ndarray:
+    """Paint layers on a greyish, textured background: (H, W, 3), uint8."""
+    grey = rng.uniform(70, 170)
+    tint = rng.uniform(-12, 12, 3)
+    relief = rng.uniform(8, 28) * _texture(rng, width, height)
+    image = grey + tint + relief[..., None]
+    for layer in layers:
+        colour = np.array(METAINFO['palette'][layer.category])
+        colour = colour * rng.uniform(0.85, 1.1) + rng.uniform(-15, 15, 3)
+        contrast = rng.uniform(0.1, 0.25)
+        shade = 1 + contrast * _texture(rng, width, height)
+        share = layer.coverage[..., None] / 255
+        painted = colour * shade[..., None]
+        image = (1 - share) * image + share * painted
+    return _to_uint8(image)
+
+
+def _relight(rng: np.random.Generator, image: np.ndarray) -> np.ndarray:
+    """Photograph the image under another light, drawn uniformly."""
+    gain = rng.uniform(0.15, 1.6) * rng.uniform(0.5, 1.5, size=3)
+    offset = rng.uniform(-16.0, 16.0)
+    noise = rng.uniform(0.0, 8.0) * rng.standard_normal(image.shape)
+    return _to_uint8(gain * image + offset + noise)
+
+
+def _to_uint8(image: np.ndarray) -> np.ndarray:
+    return np.clip(np.rint(image), 0, 255).astype(np.uint8)
+
+
+def _texture(rng: np.random.Generator, width: int, height: int) -> np.ndarray:
+    """Plain, slope, stripes, checks, clouds or grain: (H, W) in [-1, 1]."""
+    shorter = min(width, height)
+    kind = rng.choice(
+        ['plain', 'slope', 'stripes', 'checks', 'clouds', 'grain']
+    )
+    if kind == 'plain':
+        return np.zeros((height, width))
+    if kind in ('clouds', 'grain'):
+        cell = shorter / 6 if kind == 'clouds' else max(1, shorter / 64)
+        shape = (round(height / cell), round(width / cell))
+        knots = rng.integers(0, 256, shape, dtype=np.uint8)
+        # The exact variant gives the same bits on every machine.
+        smooth = cv2.resize(
+            knots, (width, height), interpolation=cv2.INTER_LINEAR_EXACT
+        )
+        return smooth / 127.5 - 1
+    angle = rng.uniform(0, 2 * np.pi)
+    y, x = np.mgrid[:height, :width]
+    along = np.cos(angle) * x + np.sin(angle) * y
+    across = np.cos(angle) * y - np.sin(angle) * x
+    if kind == 'slope':
+        return 2 * (along - along.min()) / np.ptp(along) - 1
+    period = shorter * rng.uniform(0.06, 0.16)
+    stripes = np.where(along % period < period / 2, 1.0, -1.0)
+    if kind == 'stripes':
+        return stripes
+    return stripes * np.where(across % period < period / 2, 1.0, -1.0)
+
+
+def _annotate(mask: np.ndarray, crowd: bool = False) -> dict:
+    """Describe a mask, (H, W), bool, not empty, as COCO does."""
+    pixels = mask.astype(np.uint8)
+    segmentation: Any
+    if crowd:
+        segmentation = mask_utils.encode(np.asfortranarray(pixels))
+        segmentation['counts'] = segmentation['counts'].decode('ascii')
+    else:
+        segmentation = _polygons(pixels)
+    return dict(
+        segmentation=segmentation,
+        area=int(pixels.sum()),
+        bbox=list(cv2.boundingRect(pixels)),
+        iscrowd=int(crowd),
+    )
+
+
+def _polygons(mask: np.ndarray) -> list[list[int]]:
+    """Trace a mask, (H, W), uint8, along its pixels' edges.
+
+    COCO's polygons have no holes: a mask with one is cut in two through it.
+    """
+    # OpenCV's contours run through pixel centres. On the mask at double size
+    # both pixels beside an edge's end map to that end: (c + 1) // 2.
+    double = mask.repeat(2, axis=0).repeat(2, axis=1)
+    found, hierarchy = cv2.findContours(
+        double, cv2.RETR_CCOMP, cv2.CHAIN_APPROX_SIMPLE
+    )
+    holes = [
+        contour
+        for contour, (*_, parent) in zip(found, hierarchy[0], strict=True)
+        if parent >= 0
+    ]
+    if not holes:
+        outlines = [(contour[:, 0] + 1) // 2 for contour in found]
+        return [_without_repeats(outline) for outline in outlines]
+    left, _, width, _ = cv2.boundingRect(holes[0])
+    cut = (2 * left + width) // 4
+    halves = mask.copy(), mask.copy()
+    halves[0][:, cut:] = 0
+    halves[1][:, :cut] = 0
+    return _polygons(halves[0]) + _polygons(halves[1])
+
+
+def _without_repeats(points: np.ndarray) -> list[int]:
+    new = np.any(points != np.roll(points, 1, axis=0), axis=1)
+    return points[new].ravel().tolist()
 
 
 def main(argv: Sequence[str] | None = None) -> int:

@@ -13,9 +13,14 @@ from pycocotools import mask as mask_utils
 from pycocotools.coco import COCO
 
 from mmdet_megdet import demo_data
-from mmdet_megdet.demo_data import generate_shapes, main
+from mmdet_megdet.demo_data import (
+    CLASSES,
+    METAINFO,
+    generate_shapes,
+    main,
+    make_image,
+)
 from mmdet_megdet.errors import ConfigError, DataError
-from mmdet_megdet.shapes import CLASSES, METAINFO, make_image
 
 SMALL = dict(train=18, val=6, size=(64, 48))
 
