@@ -21,7 +21,6 @@ LEVELS = (
     {
         'arguments',
         'errors',
-        'shapes',
         'text',
         'upstream',
         'version',
