@@ -8,14 +8,16 @@ of something else refused: :class:`ResumeReportHook`.
 
 from __future__ import annotations
 
+import inspect
 import logging
 import re
-from collections.abc import Sized
-from typing import NamedTuple
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any, NamedTuple
 
 from mmengine.hooks import Hook
 from mmengine.logging import print_log
-from mmengine.optim import OptimWrapper
+from mmengine.optim import OptimWrapper, OptimWrapperDict
 from mmengine.registry import HOOKS
 from mmengine.runner import Runner
 
@@ -29,13 +31,14 @@ from .same_run import settings
 # What of a config has an effect on a training; the rest is names for parts of
 # it, places, and what is shown.
 _READ = re.compile(
-    r'(param_scheduler|optim_wrapper|auto_scale_lr|model|data_preprocessor'
+    r'(param_scheduler|optim_wrapper|model|data_preprocessor'
     r'|sync_bn|model_wrapper_cfg|(train|val)_(cfg|dataloader)|val_evaluator'
     r'|randomness|(custom|default)_hooks)\b'
 )
-# What MMEngine loads the state of, and takes from there.
-_STATE = re.compile(
-    r'(param_scheduler|auto_scale_lr|randomness\.seed'
+# What MMEngine loads the state of. That is compared: a config in a checkpoint
+# is the latest start's, and a state may be of an earlier one.
+_OF_STATE = re.compile(
+    r'(param_scheduler|randomness\.seed'
     r'|optim_wrapper\.(\w+\.)?(optimizer|paramwise_cfg))\b'
 )
 _KIND = re.compile(
@@ -49,11 +52,11 @@ _ANEW = 'start from the weights alone (load_from without resume)'
 class ResumeReportHook(Hook):
     """Tell where a resumed run's config is not the checkpoint's.
 
-    Contract: when the Runner resumes, the config in the checkpoint is
-    compared with today's, as data: nothing of it is executed. Schedulers,
-    the optimizer's settings and the seed go on as the checkpoint's state has
-    them; model, data, hooks and loops are what today's config makes. One
-    warning lists what differs under these two heads.
+    Contract: when the Runner resumes, schedulers, the optimizer's settings
+    and the seed go on as the checkpoint's state has them, which is compared
+    with what today's config has made. Model, data, hooks and loops are
+    today's config's, which is compared with the checkpoint's as data: nothing
+    of it is executed. One warning lists what differs under these two heads.
 
     Raises:
         CheckpointError: On every rank, ahead of loading, if there are other
@@ -72,20 +75,21 @@ class ResumeReportHook(Hook):
         # Where they are missing, asking says so: ahead of loading.
         checkpoint['message_hub'], checkpoint['meta']['epoch']
         _take_equal_metainfo(runner, checkpoint['meta'])
-        _check_number(checkpoint.get('param_schedulers'), runner)
         source = getattr(checkpoint, 'source', 'the checkpoint')
+        # Groups of parameters mostly differ in the same way.
+        of_state = sorted(set(state_changes(checkpoint, runner)))
+        of_config = config_changes(
+            getattr(checkpoint, 'config_text', ''), runner.cfg.pretty_text
+        )
+        if of_config is None:
+            _warn(f"{source} holds no config to compare with today's.")
         if 'optimizer' not in checkpoint:
             _warn(
                 f"{source} does not hold the optimizer's state: momenta start "
                 "anew, and settings are those of today's config."
             )
-        changes = config_changes(
-            getattr(checkpoint, 'config_text', ''), runner.cfg.pretty_text
-        )
-        if changes is None:
-            _warn(f"{source} holds no config to compare with today's.")
-        elif changes:
-            _warn(_report(source, changes))
+        if of_state or of_config:
+            _warn(_report(source, of_state, of_config or []))
 
 
 def _take_equal_metainfo(runner: Runner, meta: dict) -> None:
@@ -96,20 +100,6 @@ def _take_equal_metainfo(runner: Runner, meta: dict) -> None:
     today = getattr(runner.train_dataloader.dataset, 'metainfo', None)
     if repr(readable(today)) == repr(meta.get('dataset_meta')):
         meta['dataset_meta'] = today
-
-
-def _check_number(saved: Sized | None, runner: Runner) -> None:
-    """Refuse more or fewer schedulers than were saved.
-
-    MMEngine would pair them by position and leave out the rest.
-    """
-    then, today = len(saved or ()), len(runner.param_schedulers or ())
-    if then != today:
-        raise CheckpointError(
-            f'The config has {today} parameter scheduler(s) and the '
-            f'checkpoint the state of {then}: whose is whose is not known. '
-            f'Keep param_scheduler as it was to resume, or {_ANEW}.'
-        )
 
 
 class Change(NamedTuple):
@@ -126,8 +116,8 @@ class Change(NamedTuple):
 def config_changes(saved: str | None, today: str) -> list[Change] | None:
     """Compare the texts of two configs as data.
 
-    Returns the settings that differ and have an effect on a training; None
-    where one of the texts is no training's config.
+    Returns the settings that differ, have an effect on a training and no
+    state in a checkpoint; None where one of the texts is no training's config.
 
     Raises:
         CheckpointError: If a scheduler or the optimizer is of another type.
@@ -156,17 +146,105 @@ def config_changes(saved: str | None, today: str) -> list[Change] | None:
                 'checkpoint, whose state it cannot continue. Keep it as it '
                 f'was to resume, or {_ANEW}.'
             )
-    return changes
+    return [change for change in changes if not _OF_STATE.match(change.key)]
 
 
-def _report(source: str, changes: list[Change]) -> str:
+def state_changes(checkpoint: Mapping, runner: Runner) -> Iterator[Change]:
+    """Compare the states in a checkpoint with what today's config has made.
+
+    Raises:
+        CheckpointError: If there are more or fewer schedulers than states.
+    """
+    yield from _of_schedulers(
+        checkpoint.get('param_schedulers'), runner.param_schedulers
+    )
+    yield from _of_optimizer(
+        checkpoint.get('optimizer', {}), runner.optim_wrapper
+    )
+    saved = checkpoint['meta'].get('seed')
+    today = runner.cfg.get('randomness', {}).get('seed')
+    if None not in (saved, today):
+        yield from _compared('randomness.seed', saved, today)
+
+
+def _of_schedulers(saved: Any, today: Any) -> Iterator[Change]:
+    states, schedulers = _by_key(saved), _by_key(today)
+    if states.keys() != schedulers.keys():
+        # MMEngine would pair them by position and leave out the rest.
+        raise CheckpointError(
+            f'The config has {len(schedulers)} parameter scheduler(s) and the '
+            f'checkpoint the state of {len(states)}: whose is whose is not '
+            f'known. Keep param_scheduler as it was to resume, or {_ANEW}.'
+        )
+    for prefix, scheduler in schedulers.items():
+        state, own = states[prefix], vars(scheduler)
+        if 'type' in state:
+            continue  # A warm-up of this package, which tells itself.
+        arguments = {
+            name
+            for kind in type(scheduler).__mro__
+            for name in inspect.signature(kind).parameters
+        } - {'last_step', 'optimizer', 'verbose'}
+        for name in arguments & own.keys() & state.keys():
+            yield from _compared(f'{prefix}.{name}', state[name], own[name])
+
+
+def _by_key(schedulers: Any) -> dict[str, Any]:
+    """Return schedulers, or their states, by what a config calls them.
+
+    MMEngine has lists of them, dicts of such lists by optimizer, and None.
+    """
+    named = schedulers if isinstance(schedulers, Mapping) else {'': schedulers}
+    return {
+        f'param_scheduler.{name}{"." * bool(name)}{index}': each
+        for name, several in named.items()
+        for index, each in enumerate(several or ())
+    }
+
+
+def _of_optimizer(
+    saved: Mapping, today: OptimWrapper, prefix: str = 'optim_wrapper'
+) -> Iterator[Change]:
+    if isinstance(today, OptimWrapperDict):
+        for name, each in today.items():
+            part = f'{prefix}.{name}'
+            yield from _of_optimizer(saved.get(name, {}), each, part)
+        return
+    groups = today.optimizer.param_groups
+    # Another number of groups is refused by torch.
+    for then, now in zip(saved.get('param_groups', []), groups, strict=False):
+        for key in then.keys() & now.keys() - {'params'}:
+            # What schedulers change is compared by what they start from; of
+            # Adam's betas momentum is one.
+            start = f'initial_{"momentum" if key == "betas" else key}'
+            if start not in then.keys() | now.keys():
+                setting = f'{prefix}.optimizer.{key.removeprefix("initial_")}'
+                yield from _compared(setting, then[key], now[key])
+
+
+def _compared(key: str, saved: Any, today: Any) -> Iterator[Change]:
+    then, now = _plain(saved), _plain(today)
+    if then != now:
+        yield Change(key, repr(then), repr(now))
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, Counter):  # Milestones are kept in one.
+        return sorted(value.elements())
+    if hasattr(value, 'tolist'):
+        return value.tolist()
+    # A checkpoint may have tuples where today's config has lists.
+    return list(value) if isinstance(value, tuple) else value
+
+
+def _report(
+    source: str, of_state: Iterable[Change], of_config: Iterable[Change]
+) -> str:
     """Say what is taken from the checkpoint and what from today's config."""
     heads = {
         "The checkpoint's state holds for these, not today's config (to train "
-        f'with that, {_ANEW}):': [c for c in changes if _STATE.match(c.key)],
-        "These are today's config's, not the checkpoint's:": [
-            c for c in changes if not _STATE.match(c.key)
-        ],
+        f'with that, {_ANEW}):': of_state,
+        "These are today's config's, not the checkpoint's:": of_config,
     }
     text = f'{source} was trained with another config (then -> today).'
     for head, found in heads.items():
