@@ -131,9 +131,17 @@ class Probe:
         if not in_recomputation():
             x = args[0] if args else kwargs['input']
             count, mean, second = local_moments(x.detach())
-            group = mean.new_full((), count), mean, second / max(1, count)
-            local = count, mean, second
-            self._observe(index, Observation(*local, *group, [], False))
+            seen = Observation(
+                count,
+                mean,
+                second,
+                group_mean=mean,
+                group_var=second / max(1, count),
+                group_count=mean.new_full((), count),
+                collectives=[],
+                recomputed=False,
+            )
+            self._observe(index, seen)
 
 
 def running_stats(layer: nn.Module) -> list[Tensor]:

@@ -14,7 +14,8 @@ import torch
 from mmengine.dist import get_rank
 from mmengine.evaluator import BaseMetric
 from mmengine.model import BaseModel
-from mmengine.registry import DATASETS, METRICS, MODELS
+from mmengine.optim import AmpOptimWrapper, OptimWrapper
+from mmengine.registry import DATASETS, METRICS, MODELS, OPTIM_WRAPPERS
 from torch import nn
 from torch.nn.functional import mse_loss
 from torch.utils.data import Dataset
@@ -103,3 +104,14 @@ class TinyError(BaseMetric):
 
     def compute_metrics(self, results: list) -> dict:
         return dict(error=float(np.mean(results)))
+
+
+@OPTIM_WRAPPERS.register_module()
+class AmpOnCPU(AmpOptimWrapper):
+    """AmpOptimWrapper without its assertion that there is a GPU."""
+
+    def __init__(self, **kwargs) -> None:
+        OptimWrapper.__init__(self, **kwargs)
+        self.loss_scaler = torch.amp.GradScaler('cpu', init_scale=4.0)
+        self._scale_update_param = None
+        self.cast_dtype = torch.bfloat16

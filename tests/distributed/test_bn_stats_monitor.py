@@ -39,8 +39,8 @@ from tests.data.bn_stack import (
     stack_config,
     train_stack,
 )
+from tests.data.tiny_task import AmpOnCPU  # noqa: F401
 from tests.distributed.ranks import run_ranks
-from tests.hooks.test_total_batch import AmpOnCPU  # noqa: F401
 
 CULPRIT = 2
 RANKS = 4

@@ -24,8 +24,8 @@ from mmdet_megdet.noise import (
 )
 from tests.data.noise_run import noise_config, train_on_points
 from tests.data.noise_task import SIZES, MeanFinder, definition, points
+from tests.data.tiny_task import AmpOnCPU
 from tests.distributed.ranks import run_ranks
-from tests.hooks.test_total_batch import AmpOnCPU
 
 IMAGES = 2  # a rank has at once
 KINDS = ('plain', 'amp', 'uneven', 'frozen')

@@ -23,7 +23,7 @@ from mmdet_megdet.updates import SkipUpdate, UpdateTrainLoop
 from tests.data.noise_run import curves_of, noise_config, train_on_points
 from tests.data.noise_task import DEVIATIONS, MEANS, SIZES, definition
 from tests.data.tiny_run import log_of
-from tests.hooks.test_total_batch import AmpOnCPU  # noqa: F401
+from tests.data.tiny_task import AmpOnCPU  # noqa: F401
 
 
 @HOOKS.register_module(force=True)

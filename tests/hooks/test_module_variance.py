@@ -15,7 +15,7 @@ from mmdet_megdet.hooks import GradientNoiseHook, ModuleVarianceHook
 from mmdet_megdet.hooks.module_variance import warmup_end
 from tests.data.noise_run import curves_of, noise_config, train_on_points
 from tests.data.noise_task import SIZES
-from tests.hooks.test_total_batch import AmpOnCPU  # noqa: F401
+from tests.data.tiny_task import AmpOnCPU  # noqa: F401
 
 BEGIN, MOMENTUM, LARGEST = 3, 0.6, 1.5
 HOOK = dict(
