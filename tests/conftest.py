@@ -1,6 +1,7 @@
 # Copyright (c) mmdet_megdet contributors. All rights reserved.
 """Places and settings that tests share."""
 
+import gc
 import os
 import time
 from collections.abc import Iterator
@@ -16,6 +17,10 @@ settings.register_profile(
     'project', deadline=None, derandomize='CI' in os.environ
 )
 settings.load_profile('project')
+
+# What an earlier test has let go, a process group say, is collected where its
+# threads are: in a forked process its end would wait for them for ever.
+os.register_at_fork(before=gc.freeze, after_in_parent=gc.unfreeze)
 
 ROOT = Path(__file__).resolve().parents[1]
 

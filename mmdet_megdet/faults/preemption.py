@@ -7,6 +7,7 @@ All ranks stop after the same update, with a checkpoint and status 75:
 
 from __future__ import annotations
 
+import gc
 import logging
 import os
 import signal
@@ -182,6 +183,9 @@ def shield_workers(loader: DataLoader) -> None:
 def _start_worker(
     worker_id: int, worker_init_fn: Callable[[int], None] | None
 ) -> None:
+    # What the training process has let go is its to end: the threads of a
+    # process group are not here, and its end would wait for them for ever.
+    gc.freeze()
     if worker_init_fn is not None:
         worker_init_fn(worker_id)
     # A handler does not learn who sends; who waits for the signal does.

@@ -1,6 +1,7 @@
 # Copyright (c) mmdet_megdet contributors. All rights reserved.
 from __future__ import annotations
 
+import gc
 import os
 import signal
 
@@ -8,9 +9,10 @@ import psutil
 import pytest
 from mmengine.hooks import Hook
 from mmengine.registry import HOOKS
+from torch.utils.data import DataLoader, Dataset
 
 from mmdet_megdet.errors import ConfigError, Preempted
-from mmdet_megdet.faults.preemption import TerminationSignal
+from mmdet_megdet.faults.preemption import TerminationSignal, shield_workers
 from tests.data.faults_run import train
 
 
@@ -102,3 +104,22 @@ def test_a_run_without_checkpoints_is_left_alone(tmp_path):
 def test_what_could_not_go_on_is_refused(tmp_path, settings, text):
     with pytest.raises(ConfigError, match=text):
         train(tmp_path, **settings)
+
+
+class FrozenObjects(Dataset):
+    """Objects that the collector leaves alone in the process that asks."""
+
+    def __len__(self):
+        return 1
+
+    def __getitem__(self, index):
+        return gc.get_freeze_count()
+
+
+def test_a_worker_ends_nothing_of_its_training_process():
+    """Such as a process group, whose threads a forked one has not."""
+    loader = DataLoader(
+        FrozenObjects(), num_workers=1, multiprocessing_context='spawn'
+    )
+    shield_workers(loader)
+    assert next(iter(loader)).item() > 0
