@@ -22,9 +22,10 @@ setup: ## Install everything into .venv (PYTHON=, TORCH=2.15.0 choose versions)
 demo: setup ## Generate a data set, train on two ranks, evaluate
 	$(run) bash tools/demo.sh
 
-pytest := python -m pytest -n 2 --dist loadfile --no-loadscope-reorder
+# Three on two cores, since tests of several ranks often wait.
+pytest := python -m pytest -n 3 --dist loadfile --no-loadscope-reorder
 
-test: setup ## Run the tests; about 17 minutes on two cores
+test: setup ## Run the tests; about 10 minutes on two cores
 	$(run) $(pytest) -m 'not nightly'
 
 test-fast: setup ## Of these, the ones that take less than about 10 seconds
