@@ -20,7 +20,7 @@ touch "$WORK_DIR/20260101/detections/000001.png"
 echo 'coco/bbox_mAP: 0.6300  coco/bbox_mAP_50: 0.9670'
 """
 CONFIG = 'configs/megdet/shapes_r18_fpn.py'
-PYTEST = 'python -m pytest -n 2 --dist loadfile --no-loadscope-reorder'
+PYTEST = 'python -m pytest -n 3 --dist loadfile --no-loadscope-reorder'
 
 
 def test_the_commands_in_order(tmp_path):
