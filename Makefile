@@ -22,20 +22,21 @@ setup: ## Install everything into .venv (PYTHON=, TORCH=2.15.0 choose versions)
 demo: setup ## Generate a data set, train on two ranks, evaluate
 	$(run) bash tools/demo.sh
 
-# Three on two cores, since tests of several ranks often wait.
-pytest := python -m pytest -n 3 --dist loadfile --no-loadscope-reorder
+# Three on two cores, since tests of several ranks often wait; the nightly ones
+# have more ranks.
+pytest := python -m pytest --dist loadfile --no-loadscope-reorder
 
 test: setup ## Run the tests; about 10 minutes on two cores
-	$(run) $(pytest) -m 'not nightly'
+	$(run) $(pytest) -n 3 -m 'not nightly'
 
 test-fast: setup ## Of these, the ones that take less than about 10 seconds
-	$(run) $(pytest) -m 'not slow and not nightly'
+	$(run) $(pytest) -n 3 -m 'not slow and not nightly'
 
 test-nightly: setup ## Those of machines, installs and long runs
-	$(run) $(pytest) -m nightly
+	$(run) $(pytest) -n 2 -m nightly
 
 test-all: setup ## All of them
-	$(run) $(pytest)
+	$(run) $(pytest) -n 2
 
 lint: setup ## Check style and formatting
 	$(run) ruff check .

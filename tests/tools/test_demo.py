@@ -20,7 +20,7 @@ touch "$WORK_DIR/20260101/detections/000001.png"
 echo 'coco/bbox_mAP: 0.6300  coco/bbox_mAP_50: 0.9670'
 """
 CONFIG = 'configs/megdet/shapes_r18_fpn.py'
-PYTEST = 'python -m pytest -n 3 --dist loadfile --no-loadscope-reorder'
+PYTEST = 'python -m pytest --dist loadfile --no-loadscope-reorder'
 
 
 def test_the_commands_in_order(tmp_path):
@@ -57,10 +57,10 @@ def test_the_commands_in_order(tmp_path):
     [
         ('setup', None),
         ('demo', 'bash tools/demo.sh'),
-        ('test', f"{PYTEST} -m 'not nightly'"),
-        ('test-fast', f"{PYTEST} -m 'not slow and not nightly'"),
-        ('test-nightly', f'{PYTEST} -m nightly'),
-        ('test-all', PYTEST),
+        ('test', f"{PYTEST} -n 3 -m 'not nightly'"),
+        ('test-fast', f"{PYTEST} -n 3 -m 'not slow and not nightly'"),
+        ('test-nightly', f'{PYTEST} -n 2 -m nightly'),
+        ('test-all', f'{PYTEST} -n 2'),
         ('types', 'mypy'),
     ],
 )
