@@ -7,7 +7,8 @@ import psutil
 import pytest
 import torch
 from mmdet.structures import DetDataSample
-from mmengine.runner import IterBasedTrainLoop, Runner
+from mmengine.runner import Runner
+from torch.utils.data import DataLoader
 
 from mmdet_megdet.errors import ConfigError
 from mmdet_megdet.runtime import hold_workers, image_names, images_per_gpu
@@ -33,84 +34,64 @@ def tell(worker_id):
     told = f'worker {worker_id}'
 
 
-def make_runner(num_workers, sampler, **loader):
-    config = dict(
-        dataset=Words(),
-        sampler=sampler,
-        batch_size=2,
-        num_workers=num_workers,
-        **loader,
+def make_runner(folder, num_workers, sampler, **options):
+    runner = Runner(
+        torch.nn.Linear(1, 1),
+        str(folder),
+        train_dataloader=dict(
+            dataset=dict(type=Words),
+            sampler=dict(type=sampler, shuffle=True),
+            batch_size=2,
+            num_workers=num_workers,
+            **options,
+        ),
+        train_cfg=dict(type='IterBasedTrainLoop', max_iters=9),
+        optim_wrapper=dict(optimizer=dict(type='SGD', lr=1)),
+        randomness=dict(seed=5),
+        experiment_name=f'{sampler}_{num_workers}',
     )
-    runner = SimpleNamespace(
-        build_dataloader=Runner.build_dataloader,
-        seed=5,
-        _randomness_cfg={},
-        visualizer=SimpleNamespace(),
-        _train_dataloader=config,
-    )
-    # The Runner itself would copy the data set if it is no config.
-    loader = Runner.build_dataloader(
-        dict(config, dataset=dict(type='Words')), seed=5
-    )
-    runner._train_loop = IterBasedTrainLoop(runner, loader, max_iters=9)
+    runner.train_loop  # noqa: B018  builds it
     return runner
 
 
-def children():
-    return set(psutil.Process().children())
-
-
-def batches(loop, number=9):
-    return [next(loop.dataloader_iterator) for _ in range(number)]
-
-
-@pytest.fixture(autouse=True)
-def registered(monkeypatch):
-    monkeypatch.setattr(
-        'mmengine.runner.runner.DATASETS.build', lambda config: Words()
-    )
-
-
-@pytest.mark.parametrize('persistent', [False, True])
 @pytest.mark.parametrize(
-    'sampler',
-    [
-        dict(type='InfiniteSampler', shuffle=True),
-        # Ends in between, and begins again.
-        dict(type='DefaultSampler', shuffle=True),
-    ],
-    ids=lambda sampler: sampler['type'],
+    ('sampler', 'persistent'),
+    # The latter ends in between, and begins again.
+    [('InfiniteSampler', False), ('DefaultSampler', True)],
 )
-def test_what_is_set_later_reaches_them(sampler, persistent, monkeypatch):
+def test_what_is_set_later_reaches_them(
+    sampler, persistent, monkeypatch, tmp_path
+):
     monkeypatch.setattr('mmengine.runner.loops.time.sleep', lambda _: None)
-    plain = make_runner(0, sampler)._train_loop
-    others = children()
-    runner = make_runner(2, sampler, persistent_workers=persistent)
-    loop, workers = runner._train_loop, children() - others
+    plain = make_runner(tmp_path, 0, sampler)
+    children = psutil.Process().children
+    others = set(children())
+    runner = make_runner(tmp_path, 2, sampler, persistent_workers=persistent)
+    workers = set(children()) - others
     assert len(workers) == 2
 
     hold_workers(runner)
-    assert not workers & children()
+    assert not workers & set(children())
+    loop = runner.train_loop
     loader = loop.dataloader
     loader.worker_init_fn = tell
     hold_workers(runner)
     assert loop.dataloader is loader
+    # Nothing is done without need.
+    iterator = plain.train_loop.dataloader_iterator
+    hold_workers(plain)
+    assert plain.train_loop.dataloader_iterator is iterator
+    hold_workers(SimpleNamespace(_train_loop=dict(by_epoch=True)))
 
     # The images are those of a loader without workers, from the first one.
-    for got, wanted in zip(batches(loop), batches(plain), strict=True):
-        assert [int(i) for i in got[0]] == [int(i) for i in wanted[0]]
-        assert all(word.startswith('worker ') for word in got[1])
+    for _ in range(9):
+        wanted, _ = next(iterator)
+        got, words = next(loop.dataloader_iterator)
+        assert got == wanted
+        assert all(word.startswith('worker ') for word in words)
 
 
-def test_nothing_is_done_without_need():
-    hold_workers(SimpleNamespace(_train_loop=dict(by_epoch=True)))
-    runner = make_runner(0, dict(type='InfiniteSampler'))
-    iterator = runner._train_loop.dataloader_iterator
-    hold_workers(runner)
-    assert runner._train_loop.dataloader_iterator is iterator
-
-
-def test_image_names():
+def test_what_a_batch_and_its_loader_tell():
     samples = [
         DetDataSample(metainfo=dict(img_id=3, img_path='a.jpg')),
         DetDataSample(metainfo=dict(img_id='x')),
@@ -119,10 +100,7 @@ def test_image_names():
     batch = dict(inputs=[torch.ones(2)], data_samples=samples)
     assert image_names(batch) == ['3 (a.jpg)', 'x']
     assert image_names((torch.ones(2), 'text')) == []
-
-
-def test_images_per_gpu():
-    by_sampler = torch.utils.data.DataLoader([1, 2], batch_sampler=[[0], [1]])
+    by_sampler = DataLoader([1, 2], batch_sampler=[[0], [1]])
     with pytest.raises(ConfigError, match='list has no batch_size'):
         images_per_gpu(by_sampler)
-    assert images_per_gpu(torch.utils.data.DataLoader([1, 2], 2)) == 2
+    assert images_per_gpu(DataLoader([1, 2], 2)) == 2

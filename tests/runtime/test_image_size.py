@@ -39,9 +39,14 @@ def exif_of(orientation: int) -> Image.Exif:
     return exif
 
 
-def save(path, kind: str, **options):
-    Image.new('RGB', (40, 30), 'gray').save(path, kind, **options)
-    return path
+@pytest.fixture
+def save(tmp_path):
+    def save(kind: str, size=(40, 30), **options):
+        path = tmp_path / f'image.{kind}'
+        Image.new('RGB', size, 'gray').save(path, kind, **options)
+        return path
+
+    return save
 
 
 @pytest.mark.parametrize('kind', FORMATS)
@@ -56,9 +61,9 @@ def save(path, kind: str, **options):
         ('color', None),
     ],
 )
-def test_equals_the_decoder(tmp_path, kind, orientation, reader):
+def test_equals_the_decoder(save, kind, orientation, reader):
     options = {} if orientation is None else dict(exif=exif_of(orientation))
-    path = save(tmp_path / 'image', kind, **options)
+    path = save(kind, **options)
     flag, backend = reader
     image = mmcv.imfrombytes(path.read_bytes(), flag=flag, backend=backend)
     expected = image.shape[1], image.shape[0]
@@ -69,48 +74,46 @@ def test_equals_the_decoder(tmp_path, kind, orientation, reader):
         assert expected == (30, 40)
 
 
-@pytest.mark.parametrize('kind', ['JPEG', 'PNG', 'WEBP'])
 @pytest.mark.parametrize('backend', ['cv2', 'pillow'])
-def test_an_orientation_in_xmp_alone(tmp_path, kind, backend):
-    """PIL follows it, and OpenCV does not."""
-    options = dict(xmp=XMP)
-    if kind == 'PNG':
-        options = dict(pnginfo=PngInfo())
-        options['pnginfo'].add_itxt('XML:com.adobe.xmp', XMP.decode())
-    path = save(tmp_path / 'image', kind, **options)
-    expected = decoded_size(path, 'color', backend)
-    assert size_when_decoded(path, 'color', backend) == expected
-
-
-def test_a_png_with_exif_behind_the_image(tmp_path):
-    path = save(tmp_path / 'image.png', 'PNG')
+def test_an_orientation_elsewhere(save, backend):
+    """In XMP alone, which PIL follows, or behind a PNG's pixels."""
+    text = PngInfo()
+    text.add_itxt('XML:com.adobe.xmp', XMP.decode())
+    for kind, options in (
+        ('JPEG', dict(xmp=XMP)),
+        ('WEBP', dict(xmp=XMP)),
+        ('PNG', dict(pnginfo=text)),
+    ):
+        path = save(kind, **options)
+        expected = decoded_size(path, 'color', backend)
+        assert size_when_decoded(path, 'color', backend) == expected
+    path = save('PNG')
     content = path.read_bytes()
     exif = exif_of(6).tobytes()[6:]
     chunk = struct.pack('>I', len(exif)) + b'eXIf' + exif
     chunk += struct.pack('>I', zlib.crc32(chunk[4:]))
     path.write_bytes(content[:-12] + chunk + content[-12:])
-    assert size_when_decoded(path) == decoded_size(path)
+    expected = decoded_size(path, 'color', backend)
+    assert size_when_decoded(path, 'color', backend) == expected
 
 
-def test_upright_images_are_not_decoded(tmp_path, monkeypatch):
+def test_upright_images_are_not_decoded(save, monkeypatch):
     monkeypatch.setattr(
         image_size, 'decoded_size', lambda *_: pytest.fail('decodes')
     )
     for kind in FORMATS:
         exif = {} if kind == 'PNG' else dict(exif=exif_of(1))
-        path = save(tmp_path / 'image', kind, **exif)
-        assert size_when_decoded(path) == (40, 30)
+        assert size_when_decoded(save(kind, **exif)) == (40, 30)
 
 
-@pytest.mark.parametrize('end', ['png', 'jpg'])
-def test_beyond_the_limit_of_pil(tmp_path, monkeypatch, end):
+@pytest.mark.parametrize('kind', ['PNG', 'JPEG'])
+def test_beyond_the_limit_of_pil(save, monkeypatch, kind):
     """Large images are sound: PIL refuses them, OpenCV does not."""
     monkeypatch.setattr(Image, 'MAX_IMAGE_PIXELS', 99)  # in truth 89 million
-    path = tmp_path / f'large.{end}'
-    assert cv2.imwrite(str(path), np.zeros((40, 30), np.uint8))
+    path = save(kind)
     with pytest.raises(Image.DecompressionBombError):
         Image.open(path)
-    assert size_when_decoded(path) == (30, 40)
+    assert size_when_decoded(path) == (40, 30)
     # More behind the end: whether it is whole only decoding tells.
     path.write_bytes(path.read_bytes() + bytes(9))
     with warnings.catch_warnings():
@@ -120,46 +123,36 @@ def test_beyond_the_limit_of_pil(tmp_path, monkeypatch, end):
 
 @pytest.mark.parametrize('kind', ['JPEG', 'PNG', 'WEBP'])
 @pytest.mark.parametrize('orientation', [1, 3, 6])
-def test_turned_without_another_size(tmp_path, kind, orientation):
+def test_turned_without_another_size(save, kind, orientation):
     """Of a square one, or one turned by 180 degrees, no size tells."""
-    path = tmp_path / 'image'
+    exif = exif_of(orientation)
+    path = save(kind, exif=exif)
+    assert not is_turned_in_place(path)  # of one colour
     image = np.zeros((30, 30, 3), np.uint8)
     image[:10, :10] = 200
-    exif = exif_of(orientation)
     Image.fromarray(image).save(path, kind, exif=exif)
     assert is_turned_in_place(path) == (orientation != 1)
     assert not is_turned_in_place(path, 'color_ignore_orientation')
-    save(path, kind, exif=exif)
-    if orientation == 6:  # its size tells
-        assert not is_turned_in_place(path)
 
 
-def test_no_image(tmp_path):
-    path = tmp_path / 'image.jpg'
+def test_no_image(save):
+    path = save('JPEG')
     path.write_bytes(b'no image')
     with pytest.raises((DataError, cv2.error)):
         size_when_decoded(path)
-    # PIL reads this, OpenCV does not.
-    path = save(tmp_path / 'image.tga', 'TGA')
+    path = save('TGA')
     with pytest.raises(DataError, match='OpenCV has no decoder'):
         size_when_decoded(path)
     assert size_when_decoded(path, 'color', 'pillow') == (40, 30)
 
 
-def _load(data: dict) -> dict:
-    image = mmcv.imread(data['img_path'])
-    return dict(data, img=image, ori_shape=image.shape[:2])
-
-
-def _resize(data: dict) -> dict:
-    return dict(data, ori_shape=(5, 5))
-
-
-@pytest.mark.parametrize('kind', ['JPEG', 'PNG', 'WEBP', 'TIFF'])
-def test_training_refuses_a_turned_image(tmp_path, kind):
-    path = save(tmp_path / 'image', kind, exif=exif_of(6))
-    # What later steps make of the shape is none of its business.
-    pipeline = CheckedPipeline(Compose([_load, _resize]))
+def test_training_refuses_a_turned_image(save):
+    path = save('JPEG', exif=exif_of(6))
+    steps = [
+        dict(type='LoadImageFromFile'),
+        lambda data: dict(data, ori_shape=(5, 5)),
+    ]
+    pipeline = CheckedPipeline(Compose(steps))
     data = dict(img_path=str(path), img_id=7, width=40, height=30)
     with pytest.raises(
         DataError, match=r'image 7 .* 30x40, not 40x30 \(an EXIF'

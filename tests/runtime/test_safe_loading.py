@@ -1,6 +1,9 @@
 # Copyright (c) mmdet_megdet contributors. All rights reserved.
+"""Nothing in a checkpoint is executed, whoever reads it."""
+
 from __future__ import annotations
 
+import copy
 import os
 import pickle
 from collections import OrderedDict
@@ -8,14 +11,24 @@ from collections import OrderedDict
 import numpy as np
 import pytest
 import torch
+from mmengine.config import Config, ConfigDict
+from mmengine.infer import BaseInferencer
 from mmengine.logging import HistoryBuffer
 from mmengine.runner import checkpoint as upstream
 from mmengine.runner.checkpoint import CheckpointLoader
 
 from mmdet_megdet.errors import CheckpointError
 from mmdet_megdet.runtime import trust_checkpoints
+from tests.data.faults_run import train
 
-KEPT = (0.0, 0.01, 0.5, 0.99)  # of a truncated file
+TRUST = 'TORCH_FORCE_NO_WEIGHTS_ONLY_LOAD'
+PROOF = "__import__('pathlib').Path('proof').touch()"
+# Each line leaves a file if Config.fromstring meets it.
+TEXT = f"""{PROOF}
+gpu_ids = [{PROOF}]
+_base_ = 'evil.py'
+custom_imports = dict(imports=['evil'])
+"""
 
 
 class Call:
@@ -36,54 +49,59 @@ def getattr_call(owner, name):
     return Call(getattr, owner, name)
 
 
-def load(path):
-    return CheckpointLoader.load_checkpoint(str(path), 'cpu', logger='silent')
+def load(path='checkpoint.pth'):
+    return CheckpointLoader.load_checkpoint(path, 'cpu', logger='silent')
 
 
-def write(folder, content):
-    path = folder / 'checkpoint.pth'
-    torch.save(content, path)
-    return path
+def reload(content):
+    torch.save(content, 'checkpoint.pth')
+    return load()
 
 
-def test_history_buffer_comes_back(tmp_path):
+@pytest.fixture(autouse=True)
+def folder(tmp_path, monkeypatch):
+    (tmp_path / 'evil.py').write_text(PROOF)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(tmp_path)
+    # set, so that what a test sets is taken back afterwards.
+    monkeypatch.setenv(TRUST, '0')
+    yield tmp_path
+    assert not (tmp_path / 'proof').exists()
+
+
+def test_what_mmengine_writes_comes_back():
     buffer = HistoryBuffer()
     buffer.update(1.5, 2)
     buffer.update(3)
-    loaded = load(write(tmp_path, dict(scalar=buffer)))['scalar']
+    loaded = reload(dict(scalar=buffer))['scalar']
     assert [column.tolist() for column in loaded.data] == [[1.5, 3], [2, 1]]
     assert loaded.statistics('mean') == 1.5  # (1.5 + 3) / (2 + 1)
     assert loaded.statistics('max') == 3
     # pickle writes no bytes as a call of ``bytes``.
-    empty = load(write(tmp_path, HistoryBuffer()))
+    empty = reload(HistoryBuffer())
     assert [column.shape for column in empty.data] == [(0,), (0,)]
-
-
-@pytest.mark.parametrize(
-    'dtype', ['bool', 'uint8', 'int32', 'int64', 'float16', 'float64']
-)
-def test_numpy_numbers_come_back(tmp_path, dtype):
-    array = np.array([[0, 1], [2, 3]], dtype=dtype)
-    loaded = load(write(tmp_path, dict(array=array, number=array[1, 1])))
-    assert loaded['array'].dtype == array.dtype
-    np.testing.assert_array_equal(loaded['array'], array)
-    assert type(loaded['number']) is type(array[1, 1])
-    assert loaded['number'] == array[1, 1]
-
-
-def test_files_of_either_numpy_load():
-    """numpy 2 writes numpy._core where numpy 1 wrote numpy.core."""
+    for dtype in ('bool', 'uint8', 'int32', 'int64', 'float16', 'float64'):
+        array = np.array([[0, 1], [2, 3]], dtype=dtype)
+        loaded = reload(dict(array=array, number=array[1, 1]))
+        assert loaded['array'].dtype == array.dtype
+        np.testing.assert_array_equal(loaded['array'], array)
+        assert type(loaded['number']) is type(array[1, 1])
+        assert loaded['number'] == array[1, 1]
+    # Also where numpy 2 wrote numpy._core and numpy 1 wrote numpy.core.
     allowed = torch.serialization.get_safe_globals()
     names = {entry[1] for entry in allowed if isinstance(entry, tuple)}
     for module in ('numpy.core.multiarray', 'numpy._core.multiarray'):
         assert {f'{module}._reconstruct', f'{module}.scalar'} <= names
+    # And the versions of a state_dict.
+    state = torch.nn.BatchNorm1d(2).state_dict()
+    assert reload(state)._metadata == state._metadata
 
 
 @pytest.mark.parametrize(
     ('content', 'named'),
     [
-        (Call(os.system, 'touch pwned'), 'system'),
-        (Call(eval, "open('pwned', 'w')"), 'builtins.eval'),
+        (Call(os.system, 'touch proof'), 'system'),
+        (Call(eval, "open('proof', 'w')"), 'builtins.eval'),
         (Stranger(), 'test_safe_loading.Stranger'),
         (getattr_call(dict, 'pop'), 'builtins.dict'),
         (getattr_call(OrderedDict, 'pop'), "getattr(OrderedDict, 'pop')"),
@@ -98,49 +116,37 @@ def test_files_of_either_numpy_load():
         (Call(HistoryBuffer.mean, None), 'HistoryBuffer.mean'),
     ],
 )
-def test_anything_else_is_refused(tmp_path, monkeypatch, content, named):
-    monkeypatch.chdir(tmp_path)
-    path = write(tmp_path, dict(state_dict={}, extra=content))
+def test_anything_else_is_refused(content, named):
     with pytest.raises(CheckpointError) as refusal:
-        load(path)
-    message = str(refusal.value)
-    assert named in message
-    assert str(path) in message
-    assert '--trust-checkpoint' in message
-    assert 'TORCH_FORCE_NO_WEIGHTS_ONLY_LOAD=1' in message
-    assert not (tmp_path / 'pwned').exists()
+        reload(dict(state_dict={}, extra=content))
+    for part in (named, 'checkpoint.pth', '--trust-checkpoint', f'{TRUST}=1'):
+        assert part in str(refusal.value)
 
 
-def test_trust_is_explicit(tmp_path, monkeypatch):
-    # setenv first, so that monkeypatch takes the variable back afterwards.
-    monkeypatch.setenv('TORCH_FORCE_NO_WEIGHTS_ONLY_LOAD', '0')
-    path = write(tmp_path, Stranger())
+def test_trust_is_explicit():
     with pytest.raises(CheckpointError):
-        load(path)
+        reload(Stranger())
     trust_checkpoints()
     with pytest.warns(UserWarning, match='forcing weights_only=False'):
-        assert type(load(path)) is Stranger
+        assert type(load()) is Stranger
 
 
-@pytest.mark.parametrize(
-    'broken',
-    [
-        *(lambda whole, k=keep: whole[: int(k * len(whole))] for keep in KEPT),
-        lambda _: b'version https://git-lfs.github.com/spec/v1\n',
-        lambda _: b'\xff\xfe\x00\x01' * 200,
-        lambda _: pickle.dumps({'a': 1}),
-    ],
-)
-def test_a_file_that_is_not_whole(tmp_path, broken):
-    path = write(tmp_path, dict(weight=torch.zeros(1000)))
-    path.write_bytes(broken(path.read_bytes()))
-    with pytest.raises(CheckpointError, match='not a whole checkpoint'):
-        load(path)
-
-
-def test_missing_file_stays_upstreams_error(tmp_path):
+def test_a_file_that_is_not_whole(folder):
+    path = folder / 'checkpoint.pth'
+    torch.save(dict(weight=torch.zeros(1000)), path)
+    whole = path.read_bytes()
+    for broken in (
+        *(whole[: int(part * len(whole))] for part in (0, 0.01, 0.5, 0.99)),
+        b'version https://git-lfs.github.com/spec/v1\n',
+        b'\xff\xfe\x00\x01' * 200,
+        pickle.dumps({'a': 1}),
+    ):
+        path.write_bytes(broken)
+        with pytest.raises(CheckpointError, match='not a whole checkpoint'):
+            load()
+    # Upstream's error.
     with pytest.raises(FileNotFoundError, match='none'):
-        load(tmp_path / 'none.pth')
+        load('none.pth')
 
 
 def test_every_scheme_has_a_loader_of_ours():
@@ -148,22 +154,71 @@ def test_every_scheme_has_a_loader_of_ours():
         assert loader.__wrapped__.__module__ == upstream.__name__
 
 
-def test_what_was_loaded_can_be_written(tmp_path):
+def test_configs_are_not_handed_on():
     content = dict(meta=dict(epoch=1, cfg='a = 1'), state_dict=OrderedDict())
-    loaded = load(write(tmp_path, content))
+    loaded = reload(content)
     assert loaded == dict(meta=dict(epoch=1), state_dict={})
     assert loaded.config_text == 'a = 1'
-    assert load(write(tmp_path, loaded)) == loaded
-
-
-def test_metadata_of_a_state_dict_stays(tmp_path):
-    state = torch.nn.BatchNorm1d(2).state_dict()
-    assert load(write(tmp_path, state))._metadata == state._metadata
-
-
-def test_methods_that_a_file_hides(tmp_path):
-    """pickle sets attributes of an OrderedDict."""
+    # It can be written again.
+    assert reload(loaded) == loaded
+    # Nor where a file hides methods: pickle sets an OrderedDict's attributes.
     meta = OrderedDict(config='a = 1')
     meta.pop = meta.keys = HistoryBuffer.mean
-    loaded = load(write(tmp_path, OrderedDict(meta=meta)))
-    assert loaded['meta'] == {}
+    assert reload(OrderedDict(meta=meta))['meta'] == {}
+
+
+@pytest.fixture(scope='module')
+def checkpoint(tmp_path_factory):
+    """What a run of one epoch has written."""
+    folder = tmp_path_factory.mktemp('trained')
+    train(folder, train_cfg__max_epochs=1)
+    return torch.load(folder / 'epoch_1.pth')
+
+
+def resume(folder, content, **settings):
+    torch.save(content, folder / 'checkpoint.pth')
+    settings |= dict(resume=True, load_from='checkpoint.pth')
+    return train(folder, train_cfg__max_epochs=1, **settings)
+
+
+def test_stored_texts_are_not_executed(folder, checkpoint):
+    def with_config(value):
+        """Wherever MMEngine looks for configs."""
+        changed = copy.deepcopy(checkpoint)
+        for part in (changed['meta'], changed['message_hub']['runtime_info']):
+            part['cfg'] = part['config'] = value
+        return changed
+
+    runner = resume(folder, with_config(TEXT))
+    assert runner.epoch == 1
+    # The run's own, not the checkpoint's.
+    assert runner.message_hub.get_info('cfg') == runner.cfg.pretty_text
+    with pytest.raises(ValueError, match='Cannot find the config'):
+        BaseInferencer._init_model(None, ConfigDict(), 'checkpoint.pth')
+    # Not even where the file is trusted.
+    config = Config.fromstring('a = 1', '.py')
+    with pytest.raises(CheckpointError, match=r'mmengine\.config'):
+        resume(folder, with_config(config))
+    trust_checkpoints()
+    for value in (config, TEXT):
+        assert resume(folder, with_config(value)).epoch == 1
+
+
+def test_no_training_to_resume(folder, checkpoint):
+    state = checkpoint['state_dict']
+    # What MMDetection 2.x would have written.
+    old = dict(state_dict=state, optimizer=checkpoint['optimizer'])
+    old['meta'] = dict(epoch=1, iter=4, mmdet_version='2.28.0', config=TEXT)
+    for content, missing in (
+        (state, 'meta'),
+        (dict(state_dict=state, meta={}), 'epoch'),
+        (old, 'message_hub'),
+    ):
+        with pytest.raises(CheckpointError) as error:
+            # By the loader: a stock Runner that imports us is told too.
+            resume(folder, content, default_hooks__resume_report=None)
+        assert f'it has no {missing!r}' in str(error.value)
+        assert '--cfg-options load_from=checkpoint.pth' in str(error.value)
+        assert 'auto_scale_lr' not in str(error.value)
+        # What is meant instead.
+        train(folder, train_cfg__max_epochs=1, load_from='checkpoint.pth')

@@ -19,12 +19,8 @@ from torch.utils.data import DataLoader
 
 from mmdet_megdet.demo_data import generate_shapes
 from mmdet_megdet.errors import ConfigError
-from mmdet_megdet.updates import (
-    EpochBatch,
-    seed_by_image,
-    seed_generators,
-)
-from tests.updates.test_batch_sampler import SPLITS, configured
+from mmdet_megdet.updates import EpochBatch, seed_by_image, seed_generators
+from tests.updates.test_batch_sampler import configured
 
 
 def draw():
@@ -61,8 +57,8 @@ AUGMENT = [
     dict(type='PhotoMetricDistortion'),
     dict(type='RandomFlip', prob=0.5),
     dict(type='RandomCrop', crop_size=(0.5, 0.5), crop_type='relative_range'),
+    dict(type='PackDetInputs', meta_keys=('img_id',)),
 ]
-PACK = [dict(type='PackDetInputs', meta_keys=('img_id',))]
 
 
 def reject_some(results):
@@ -71,54 +67,29 @@ def reject_some(results):
 
 
 @pytest.fixture(scope='module')
-def folder(tmp_path_factory):
+def coco(tmp_path_factory):
+    """Makes a data set of 20 images with a pipeline."""
     register_all_modules()
     folder = tmp_path_factory.mktemp('shapes')
     generate_shapes(folder, train=20, val=1, size=(40, 32))
-    return f'{folder}/'
-
-
-def coco(folder, pipeline):
-    return CocoDataset(
-        data_root=folder,
+    return lambda *pipeline: CocoDataset(
+        data_root=f'{folder}/',
         metainfo=dict(
             classes=('circle', 'square', 'triangle', 'star', 'ring')
         ),
         ann_file='annotations/instances_train.json',
         data_prefix=dict(img='images/train/'),
-        pipeline=pipeline,
+        pipeline=[*LOAD, *pipeline],
     )
 
 
-def plain(folder):
-    return coco(folder, [*LOAD, *AUGMENT, reject_some, *PACK])
-
-
-def mixed(folder):
-    return MultiImageMixDataset(
-        coco(folder, LOAD),
-        [
-            dict(type='Mosaic', img_scale=(24, 24)),
-            dict(type='MixUp', img_scale=(24, 24)),
-            *AUGMENT,
-            *PACK,
-        ],
-    )
-
-
-@pytest.fixture(scope='module', params=[plain, mixed])
-def dataset(request, folder):
-    found = request.param(folder)
-    seed_by_image(found, seed=3)
-    return found
-
-
-def updates_of(dataset, split=(1, 4), **options):
+def updates_of(dataset, world_size=1, images_per_gpu=4, **options):
     """Images, as loaded, of each update, in the order of the layout."""
-    world_size, images_per_gpu = split
     ranks = []
     for rank in range(world_size):
-        batches = configured(rank, world_size, images_per_gpu, dataset, 3)
+        batches = configured(
+            images_per_gpu, dataset, rank=rank, world_size=world_size, seed=3
+        )
         loader = DataLoader(
             dataset,
             batch_sampler=batches,
@@ -148,26 +119,39 @@ def pixels(batch):
     ]
 
 
-@pytest.fixture(scope='module')
-def expected(dataset):
-    updates = updates_of(dataset)
-    assert [len(update) for update in updates] == [8] * 4
-    return updates
-
-
-@pytest.mark.parametrize('workers', [0, 1, 3])
-@pytest.mark.parametrize('split', SPLITS)
-def test_same_pixels(dataset, expected, split, workers):
-    options = dict(num_workers=workers, persistent_workers=workers == 3)
-    assert updates_of(dataset, split, **options) == expected
-
-
-def test_spawned_workers_get_the_streams_too(dataset, expected):
+@pytest.mark.parametrize('mosaics', [False, True])
+def test_same_pixels(coco, mosaics):
+    dataset = coco(*AUGMENT[:-1], reject_some, AUGMENT[-1])
+    if mosaics:
+        mix = [
+            dict(type=name, img_scale=(24, 24)) for name in ('Mosaic', 'MixUp')
+        ]
+        dataset = MultiImageMixDataset(coco(), [*mix, *AUGMENT])
+    seed_by_image(dataset, seed=3)
+    expected = updates_of(dataset)
+    assert [len(update) for update in expected] == [8] * 4
+    for world_size, images_per_gpu, workers in (
+        (1, 4, 3),
+        (2, 2, 1),
+        (2, 4, 0),
+        (4, 1, 3),
+        (4, 2, 0),
+        (8, 1, 1),
+    ):
+        found = updates_of(
+            dataset,
+            world_size,
+            images_per_gpu,
+            num_workers=workers,
+            persistent_workers=workers == 3,
+        )
+        assert found == expected
+    # Spawned workers get the streams too.
     assert updates_of(pickle.loads(pickle.dumps(dataset))) == expected
 
 
-def test_epochs_and_seeds_draw_anew(folder):
-    images = coco(folder, [*LOAD, *AUGMENT, *PACK])
+def test_epochs_and_seeds_draw_anew(coco):
+    images = coco(*AUGMENT)
     seen = set()
     for seed in (3, 4):
         seed_by_image(images, seed)
@@ -195,17 +179,6 @@ def test_the_process_keeps_its_own_generators():
     assert draw() == expected
 
 
-def test_transforms_that_keep_images_are_refused(folder):
-    cached = dict(type='CachedMosaic', img_scale=(24, 24))
-    branch = dict(type='RandomApply', transforms=cached)
-    for dataset in (
-        MultiImageMixDataset(coco(folder, LOAD), [cached]),
-        coco(folder, [*LOAD, branch]),
-    ):
-        with pytest.raises(ConfigError, match=r'CachedMosaic .* Use Mosaic'):
-            seed_by_image(dataset, 0)
-
-
 class Own:
     """A transform with a generator of its own, deep inside."""
 
@@ -216,15 +189,19 @@ class Own:
         return results
 
 
-@pytest.mark.parametrize(
-    'generator',
-    [
+def test_transforms_that_keep_images_or_generators_are_refused(coco):
+    cached = dict(type='CachedMosaic', img_scale=(24, 24))
+    branch = dict(type='RandomApply', transforms=cached)
+    for dataset in (MultiImageMixDataset(coco(), [cached]), coco(branch)):
+        with pytest.raises(ConfigError, match=r'CachedMosaic .* Use Mosaic'):
+            seed_by_image(dataset, 0)
+    for generator in (
         np.random.default_rng(0),
         np.random.RandomState(0),
         random.Random(0),
         torch.Generator(),
-    ],
-)
-def test_generators_of_ones_own_are_refused(folder, generator):
-    with pytest.raises(ConfigError, match=r'SimpleNamespace .* own \(rng\)'):
-        seed_by_image(coco(folder, [*LOAD, Own(generator)]), 0)
+    ):
+        with pytest.raises(
+            ConfigError, match=r'SimpleNamespace .* own \(rng\)'
+        ):
+            seed_by_image(coco(Own(generator)), 0)

@@ -1,6 +1,4 @@
 # Copyright (c) mmdet_megdet contributors. All rights reserved.
-from __future__ import annotations
-
 import pytest
 
 from mmdet_megdet.errors import ConfigError
@@ -15,6 +13,7 @@ SAVED = UpdateNote(
     epoch=1,
     epoch_began=4,
 )
+OTHER = dict(counts='batches', world_size=2, images_per_gpu=4)
 
 
 @pytest.mark.parametrize(
@@ -36,11 +35,7 @@ def test_where_it_goes_on(done, changed, epoch, began):
     ('saved', 'now', 'message'),
     [
         (None, {}, 'iter=6 does not say what it counts'),
-        (
-            dict(counts='batches', world_size=2, images_per_gpu=4),
-            {},
-            'iter=6 counts micro-batches of 2 ranks x 4 images',
-        ),
+        (OTHER, {}, 'iter=6 counts micro-batches of 2 ranks x 4 images'),
         (
             SAVED,
             dict(total_batch_size=4, images=40),
