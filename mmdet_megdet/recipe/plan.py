@@ -74,7 +74,7 @@ def ranks_per_group(
     )
 
 
-class Split(NamedTuple):
+class BatchSplit(NamedTuple):
     """:class:`BatchPlan`'s arguments, whether they divide or not."""
 
     world_size: int
@@ -111,11 +111,11 @@ class PlanError(ConfigError):
 
     Attributes:
         problems (list[str]): Why not.
-        asked (Split): The numbers that were asked for.
-        nearest (list[Split]): Splits that can be, least changed first.
+        asked (BatchSplit): The numbers that were asked for.
+        nearest (list[BatchSplit]): Splits that can be, least changed first.
     """
 
-    def __init__(self, problems: list[str], asked: Split) -> None:
+    def __init__(self, problems: list[str], asked: BatchSplit) -> None:
         super().__init__(problems, asked)
         self.problems = problems
         self.asked = asked
@@ -181,7 +181,7 @@ class BatchPlan:
             if type(value) is not int or value < 1:
                 raise ConfigError(f'{name}={value!r} must be a positive int.')
         check_bn_size(self.bn_size)
-        split = Split(*astuple(self))
+        split = BatchSplit(*astuple(self))
         if problems := split.problems():
             raise PlanError(problems, split)
 
@@ -212,13 +212,13 @@ class BatchPlan:
 _PREFERENCE = ('images_per_gpu', 'bn_size', 'world_size', 'total_batch_size')
 
 
-def nearest_splits(asked: Split) -> list[Split]:
+def nearest_splits(asked: BatchSplit) -> list[BatchSplit]:
     """Return what could be run instead, least changed first.
 
     One split for each set of numbers that is changed (more and fewer GPUs are
     two), and none that changes more of them than it has to.
     """
-    chosen: list[tuple[set[str], Split]] = []
+    chosen: list[tuple[set[str], BatchSplit]] = []
     for split in sorted(_candidates(asked), key=lambda s: _cost(asked, s)):
         way = set(_changed(asked, split))
         if split.world_size < asked.world_size:
@@ -228,12 +228,12 @@ def nearest_splits(asked: Split) -> list[Split]:
     return [split for _, split in chosen]
 
 
-def _changed(asked: Split, split: Split) -> list[str]:
+def _changed(asked: BatchSplit, split: BatchSplit) -> list[str]:
     """Names of the numbers that differ, the dearest last."""
     return [n for n in _PREFERENCE if getattr(asked, n) != getattr(split, n)]
 
 
-def _cost(asked: Split, split: Split) -> tuple:
+def _cost(asked: BatchSplit, split: BatchSplit) -> tuple:
     """Return a key: fewest changes, total batch kept, smallest factors."""
     names = _changed(asked, split)
     distance = sum(
@@ -249,7 +249,7 @@ def _cost(asked: Split, split: Split) -> tuple:
     )
 
 
-def _candidates(asked: Split) -> Iterator[Split]:
+def _candidates(asked: BatchSplit) -> Iterator[BatchSplit]:
     """Numbers near the asked ones with which the total batch divides."""
     total = asked.total_batch_size
     for world, images in product(
@@ -266,7 +266,9 @@ def _candidates(asked: Split) -> Iterator[Split]:
         sizes: Sequence[int | None] = [asked.bn_size]
         if not group_ranks(asked.bn_size, images, world):
             sizes = nearest_bn_sizes(asked.bn_size or 0, images, world)
-        yield from (Split(world, images, *n) for n in product(totals, sizes))
+        yield from (
+            BatchSplit(world, images, *n) for n in product(totals, sizes)
+        )
 
 
 @cache

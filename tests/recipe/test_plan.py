@@ -13,16 +13,11 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from mmdet_megdet.errors import ConfigError
-from mmdet_megdet.recipe import (
-    BatchPlan,
-    PlanError,
-)
+from mmdet_megdet.recipe import BatchPlan, PlanError, most_images
 
-AT_ONCE = '{} GPU(s) x {} image(s) per GPU = {} at once '
-TOO_FEW = AT_ONCE + 'cannot give a BN size of 32'
-TOO_MANY = AT_ONCE + 'are more than a total batch of 256'
-REST = AT_ONCE + 'do not divide a total batch of 256 '
-# GPUs, images per GPU: a problem as it is told, the options that would run.
+TOO_FEW = 'cannot give a BN size of 32'
+REST = 'do not divide a total batch of 256 '
+# GPUs, images per GPU: what is told, and the options that would run.
 REFUSED = {
     (1, 2): (TOO_FEW, '--images-per-gpu 32', '--bn-size 2', 'on 16 GPU(s)'),
     (2, 8): (TOO_FEW, '--images-per-gpu 16', '--bn-size 16', 'on 4 GPU(s)'),
@@ -41,7 +36,7 @@ REFUSED = {
         '--total-batch 192',
     ),
     (128, 32): (
-        TOO_MANY,
+        'are more than a total batch of 256',
         '--images-per-gpu 2',
         'on 8 GPU(s)',
         '--total-batch 4096',
@@ -55,9 +50,9 @@ def test_what_is_refused_and_what_would_run(gpus, images):
     with pytest.raises(PlanError) as refusal:
         BatchPlan(gpus, images, total_batch_size=256, bn_size=32)
     problem, *options = REFUSED[gpus, images]
-    problem = problem.format(gpus, images, gpus * images)
+    asked = f'{gpus} GPU(s) x {images} image(s) per GPU = {gpus * images} at '
     told, would_run = str(refusal.value).split('. Nothing is rounded. ')
-    assert problem in told
+    assert f'{asked}once {problem}' in told
     assert would_run == (
         f'What would run, least changed first: {"; or ".join(options)}.'
     )
@@ -78,7 +73,15 @@ def test_what_is_refused_and_what_would_run(gpus, images):
 @example((1, 7, 1, 80))
 @example((40, 40, 1, None))
 def test_all_that_divides_is_planned_and_the_rest_has_ways_out(asked):
-    if divides(*asked):
+    world_size, images, total, bn_size = asked
+    possible = [
+        number
+        for number in range(1, images + 1)
+        if divides(world_size, number, total, bn_size)
+    ]
+    most = most_images(world_size, images, total, [bn_size])
+    assert most == max(possible, default=None)
+    if images in possible:
         assert_multiplies_out(BatchPlan(*asked))
         return
     with pytest.raises(PlanError) as refusal:
@@ -116,18 +119,18 @@ def assert_multiplies_out(plan):
 
 
 @pytest.mark.parametrize(
-    ('name', 'value'),
+    'number',
     [
-        ('world_size', 0),
-        ('images_per_gpu', 2.0),
-        ('total_batch_size', '4'),
-        ('bn_size', True),
+        dict(world_size=0),
+        dict(images_per_gpu=2.0),
+        dict(total_batch_size='4'),
+        dict(bn_size=True),
     ],
 )
-def test_a_number_that_is_none(name, value):
-    numbers = dict(world_size=8, images_per_gpu=4)
+def test_a_number_that_is_none(number):
+    ((name, value),) = number.items()
     with pytest.raises(ConfigError, match=f'{name}={value!r} must be'):
-        BatchPlan(**numbers | {name: value})
+        BatchPlan(**dict(world_size=8, images_per_gpu=4) | number)
 
 
 def test_the_standard_library_is_enough(root):
