@@ -1,5 +1,5 @@
 # Copyright (c) mmdet_megdet contributors. All rights reserved.
-from __future__ import annotations
+"""What the private names of mmengine are used for still holds."""
 
 from types import SimpleNamespace
 
@@ -17,6 +17,7 @@ from mmengine.optim import (
     OptimWrapper,
 )
 from mmengine.runner import Runner, checkpoint
+from torch.utils.data import DataLoader
 
 from mmdet_megdet.schedulers import PreciseLinearWarmup
 from mmdet_megdet.upstream.mmengine_names import (
@@ -28,12 +29,18 @@ from mmdet_megdet.upstream.mmengine_names import (
     has_seed_of_each_rank,
     is_cut_to_batches,
     load_as_torch_does,
+    resumes,
     runner_without_model,
     schedulers_of,
     set_accumulation,
     steps_counted,
+    train_dataloader_config,
 )
-from tests.data.faults_run import train
+
+
+def make_wrapper(**options):
+    weight = torch.nn.Parameter(torch.zeros(1))
+    return OptimWrapper(torch.optim.SGD([weight], lr=0.1), **options)
 
 
 class Three(BaseDataset):
@@ -41,24 +48,9 @@ class Three(BaseDataset):
         return [dict()] * 3
 
 
-@pytest.mark.parametrize('batches', [None, 1])
-def test_is_cut_to_batches(batches):
-    loader = Runner.build_dataloader(
-        dict(
-            batch_size=2,
-            num_workers=0,
-            dataset=dict(type=Three),
-            sampler=dict(type='DefaultSampler', shuffle=True),
-            num_batch_per_epoch=batches,
-        )
-    )
-    assert is_cut_to_batches(loader.dataset) is (batches is not None)
-
-
 def test_count_skipped_update(recwarn):
     """Schedulers go on as after a step, and so does the accumulation."""
-    weight = torch.nn.Parameter(torch.zeros(1))
-    wrapper = OptimWrapper(torch.optim.SGD([weight], 0.4), 2)
+    wrapper = make_wrapper(accumulative_counts=2)
     ours = PreciseLinearWarmup(wrapper, start_factor=0.5, end=4)
     stock = LinearLR(wrapper, by_epoch=False, end=4)
     wrapper.initialize_count_status(torch.nn.Module(), 0, 8)
@@ -73,24 +65,18 @@ def test_count_skipped_update(recwarn):
 def test_annealing_functions_are_those_in_use():
     functions = set()
     for strategy in ('cos', 'linear'):
-        optimizer = torch.optim.SGD([torch.ones(1)], lr=1)
         scheduler = OneCycleLR(
-            optimizer, eta_max=1, total_steps=4, anneal_strategy=strategy
+            make_wrapper(), eta_max=1, total_steps=4, anneal_strategy=strategy
         )
         functions.add(scheduler.state_dict()['anneal_func'])
     assert functions == set(annealing_functions().values())
 
 
-def make_optimizer():
-    return torch.optim.SGD([torch.nn.Parameter(torch.zeros(1))], lr=0.1)
-
-
 def test_the_schedulers_of_an_optimizer():
-    optimizer = make_optimizer()
-    wrapper = OptimWrapper(optimizer)
-    found = {MultiStepLR(wrapper, [3]), ConstantLR(optimizer)}
-    elsewhere = ConstantLR(make_optimizer())
-    for given in (optimizer, wrapper):
+    wrapper = make_wrapper()
+    found = {MultiStepLR(wrapper, [3]), ConstantLR(wrapper.optimizer)}
+    elsewhere = ConstantLR(make_wrapper())
+    for given in (wrapper.optimizer, wrapper):
         assert set(schedulers_of(given)) == found
     assert elsewhere not in found
 
@@ -98,30 +84,18 @@ def test_the_schedulers_of_an_optimizer():
 def test_drawing_on_another_rank(tmp_path, monkeypatch):
     monkeypatch.setattr('mmengine.dist.utils.is_main_process', lambda: False)
     visualizer = DetLocalVisualizer(vis_backends=None)
-    sample = DetDataSample()
     image = np.zeros((32, 48, 3), np.uint8)
 
     def draw(path):
-        visualizer.add_datasample('image', image, sample, out_file=str(path))
+        visualizer.add_datasample(
+            'image', image, DetDataSample(), out_file=str(path)
+        )
         return path.exists()
 
     assert not draw(tmp_path / 'no.png')
     draw_on_every_rank(visualizer)
     visualizer.dataset_meta = {}
     assert draw(tmp_path / 'yes.png')
-
-
-@pytest.mark.parametrize('asked', [False, True])
-def test_has_seed_of_each_rank(tmp_path, asked):
-    """What ``train`` here would refuse."""
-    runner = Runner(
-        torch.nn.Linear(1, 1),
-        str(tmp_path),
-        randomness=dict(seed=0, diff_rank_seed=asked),
-        log_level='ERROR',
-        experiment_name=f'seed_{asked}',
-    )
-    assert has_seed_of_each_rank(runner) is asked
 
 
 def test_loader_of_the_forks_is_replaced(monkeypatch):
@@ -132,8 +106,8 @@ def test_loader_of_the_forks_is_replaced(monkeypatch):
     assert checkpoint._safe_torch_load is torch.load
 
 
-def test_set_accumulation():
-    wrapper = OptimWrapper(make_optimizer())
+def test_counts_of_an_optim_wrapper():
+    wrapper = make_wrapper()
     set_accumulation(wrapper, 3)
     assert accumulation_of(wrapper) == 3
     wrapper.initialize_count_status(torch.nn.Module(), 0, 6)
@@ -142,10 +116,7 @@ def test_set_accumulation():
         wrapper.update_params(torch.zeros((), requires_grad=True))
         steps.append(wrapper.should_update())
     assert steps == [False, False, True] * 2
-
-
-def test_steps_are_counted_from_the_latest_scheduler_on():
-    wrapper = OptimWrapper(make_optimizer())
+    # Steps are counted from the latest scheduler on.
     for _ in range(2):
         ConstantLR(wrapper)
         begun = steps_counted(wrapper)
@@ -155,29 +126,50 @@ def test_steps_are_counted_from_the_latest_scheduler_on():
 
 
 def test_a_runner_without_model_builds_schedulers():
-    batches = torch.utils.data.DataLoader([0] * 6, batch_size=2)
     runner = runner_without_model(
-        8, batches, dict(by_epoch=True, max_epochs=4)
+        8,
+        DataLoader([0] * 6, batch_size=2),
+        dict(by_epoch=True, max_epochs=4),
     )
     runner.visualizer = SimpleNamespace()
     runner.logger = SimpleNamespace(info=print, debug=print)
-    weight = torch.nn.Parameter(torch.zeros(1))
-    wrapper = OptimWrapper(torch.optim.SGD([weight], lr=0.1))
     runner.param_schedulers = []
     assert runner.max_iters == 12  # which builds the loop
+    runner.optim_wrapper = make_wrapper()
     # By the number of ranks and the batch.
-    runner.scale_lr(wrapper, dict(enable=True, base_batch_size=4))
-    assert wrapper.get_lr()['lr'] == [pytest.approx(0.4)]
-    runner.optim_wrapper = wrapper
+    scaling = dict(enable=True, base_batch_size=4)
+    runner.scale_lr(runner.optim_wrapper, scaling)
+    assert runner.optim_wrapper.get_lr()['lr'] == [pytest.approx(0.4)]
     (scheduler,) = runner.build_param_scheduler(
         [dict(type='MultiStepLR', milestones=[2])]
     )
     assert scheduler.end == 4  # the loop's epochs
 
 
-def test_built_loop(tmp_path):
-    """Of what it did not run a Runner keeps the config."""
-    runner = train(tmp_path, train_cfg__max_epochs=1)
-    assert built_loop(runner, 'train') is runner.train_loop
-    assert built_loop(runner, 'val') is runner.val_loop
-    assert built_loop(runner, 'test') is None
+@pytest.mark.parametrize('asked', [False, True])
+def test_what_a_runner_was_told_and_has_built(tmp_path, asked):
+    runner = Runner(
+        torch.nn.Linear(1, 1),
+        str(tmp_path),
+        train_dataloader=dict(
+            batch_size=2,
+            num_workers=0,
+            dataset=dict(type=Three),
+            sampler=dict(type='DefaultSampler', shuffle=True),
+            num_batch_per_epoch=1 if asked else None,
+        ),
+        train_cfg=dict(by_epoch=True, max_epochs=1),
+        optim_wrapper=dict(optimizer=dict(type='SGD', lr=1)),
+        resume=asked,
+        randomness=dict(seed=0, diff_rank_seed=asked),
+        log_level='ERROR',
+        experiment_name=f'told_{asked}',
+    )
+    assert resumes(runner) is asked
+    assert has_seed_of_each_rank(runner) is asked
+    assert train_dataloader_config(runner)['batch_size'] == 2
+    assert built_loop(runner, 'train') is None
+    loop = runner.train_loop
+    assert built_loop(runner, 'train') is loop
+    assert built_loop(runner, 'val') is None
+    assert is_cut_to_batches(loop.dataloader.dataset) is asked

@@ -4,7 +4,6 @@
 from collections import OrderedDict
 from datetime import timedelta
 from types import SimpleNamespace
-from unittest import mock
 
 import pytest
 import torch
@@ -72,26 +71,23 @@ def test_a_call_outside_graphs_is_one_break():
 
 def test_they_write_in_place():
     a, b = torch.tensor([1.0, 5.0]), torch.tensor([3.0, 1.0])
-    for write, expected in (
-        (lambda: lerp_all([a], [b], 0.5), [2.0, 3.0]),
-        (lambda: maximum_all([a], [b]), [3.0, 3.0]),
-        (lambda: copy_all([a], [b]), [3.0, 1.0]),
-    ):
-        write()
-        assert a.tolist() == expected
+    lerp_all([a], [b], 0.5)
+    assert a.tolist() == [2.0, 3.0]
+    maximum_all([a], [b])
+    assert a.tolist() == [3.0, 3.0]
+    copy_all([a], [b])
+    assert a.tolist() == [3.0, 1.0]
     copy_all([], [])  # nothing to do
     lerp_all([], [], 0.5)
     maximum_all([], [])
 
 
-@pytest.mark.parametrize(
-    ('comm_hook', 'low_rank'), [('powerSGD', True), ('fp16_compress', False)]
-)
-def test_gradients_of_low_rank(gloo, comm_hook, low_rank):
-    model = DistributedDataParallel(torch.nn.Linear(2, 2))
-    register_comm_hook(model, comm_hook)
-    assert is_low_rank(model) is low_rank
-    assert not is_low_rank(model.module)
+def test_gradients_of_low_rank(gloo):
+    for comm_hook, low_rank in (('powerSGD', True), ('fp16_compress', False)):
+        model = DistributedDataParallel(torch.nn.Linear(2, 2))
+        register_comm_hook(model, comm_hook)
+        assert is_low_rank(model) is low_rank
+        assert not is_low_rank(model.module)
 
 
 def test_workers_that_persist_end():
@@ -119,52 +115,44 @@ def test_a_forward_that_backward_repeats_is_told_from_the_first():
 
 
 def test_the_timeout_of_a_group(gloo):
-    assert group_timeout(dist.group.WORLD, torch.device('cpu')) == NINE
-
-
-@pytest.mark.parametrize(
-    'backend', [{}, dict(options=None), dict(options=SimpleNamespace())]
-)
-def test_backends_that_tell_no_timeout(backend):
-    group = SimpleNamespace(_get_backend=lambda _: SimpleNamespace(**backend))
-    assert group_timeout(group, torch.device('cpu')) is None
-    assert group_timeout(object(), torch.device('cpu')) is None
+    cpu = torch.device('cpu')
+    assert group_timeout(dist.group.WORLD, cpu) == NINE
+    # Groups and backends that tell none.
+    for backend in ({}, dict(options=None), dict(options=SimpleNamespace())):
+        group = SimpleNamespace(
+            _get_backend=lambda _, own=backend: SimpleNamespace(**own)
+        )
+        assert group_timeout(group, cpu) is None
+    assert group_timeout(object(), cpu) is None
 
 
 class NCCLOptions:
+    """Of a torch with NCCL, which one for CPUs does not have."""
+
     def __init__(self):
         self.config = SimpleNamespace(max_ctas=None)
         self._timeout = timedelta(seconds=600)
 
 
-@pytest.mark.parametrize('timeout', [timedelta(seconds=90), None])
-def test_nccl_gets_a_small_communicator(timeout):
+def test_nccl_gets_a_small_communicator(monkeypatch):
+    if dist.is_nccl_available():
+        assert small_nccl_options(2, NINE).config.max_ctas == 2
     nccl = SimpleNamespace(Options=NCCLOptions)
-    with mock.patch.object(
-        torch.distributed, 'ProcessGroupNCCL', nccl, create=True
-    ):
+    monkeypatch.setattr(dist, 'ProcessGroupNCCL', nccl, raising=False)
+    for timeout in (NINE, None):
         options = small_nccl_options(2, timeout)
         assert options.config.max_ctas == 2
         assert options._timeout == (timeout or timedelta(seconds=600))
-        # Built for an NCCL without such settings.
-        nccl.Options = SimpleNamespace
-        assert small_nccl_options(2, timeout) is None
-
-
-@pytest.mark.skipif(
-    not dist.is_nccl_available(), reason='a torch without NCCL'
-)
-def test_torch_has_the_settings_of_a_small_communicator():
-    options = small_nccl_options(2, timedelta(seconds=90))
-    assert options.config.max_ctas == 2
+    # Built for an NCCL without such settings.
+    nccl.Options = SimpleNamespace
+    assert small_nccl_options(2, NINE) is None
 
 
 def test_synchronised_batch_norm_is_that_of_gpus(gloo):
+    layer = torch.nn.SyncBatchNorm(2)
     # It comes as far as the kernels, which CPUs do not have.
     with pytest.raises(NotImplementedError, match='batch_norm_stats'):
-        synchronised_batch_norm(
-            torch.nn.SyncBatchNorm(2), torch.randn(2, 2, 1, 1)
-        )
+        synchronised_batch_norm(layer, torch.randn(2, 2, 1, 1))
 
 
 def test_operations_are_recorded_with_what_they_read_and_write():
