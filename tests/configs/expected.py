@@ -8,7 +8,6 @@ from dataclasses import dataclass, field, replace
 from functools import cache
 from math import cos, pi
 
-import pytest
 from mmengine.config import Config
 
 from tests.conftest import ROOT
@@ -118,7 +117,6 @@ TABLE = {
         factors={0: 0.001, 25: 0.5005, 50: 1, 799: 1, 800: 0.1, 1199: 0.01},
     ),
 }
-every_config = pytest.mark.parametrize('name', TABLE)
 
 
 @cache

@@ -10,16 +10,12 @@ import pytest
 from mmengine.config import Config
 
 import mmdet_megdet  # noqa: F401  lets the README's bases be found
-from tests.configs.expected import CONFIGS, TABLE, every_config, load
+from tests.configs.expected import CONFIGS, TABLE, load
 from tests.tools.command import TOOLS
 
 sys.path.append(str(TOOLS / 'analysis'))  # as for scripts there
 
 import plot_schedule
-
-
-def test_no_config_is_left_out():
-    assert {path.stem for path in CONFIGS.glob('*.py')} == TABLE.keys()
 
 
 def bn_sizes(node):
@@ -32,7 +28,7 @@ def bn_sizes(node):
     return {size for item in node.values() for size in bn_sizes(item)} | {*own}
 
 
-@every_config
+@pytest.mark.parametrize('name', TABLE)
 def test_settings(name):
     cfg, expected = load(name), TABLE[name]
     assert cfg.model.type == expected.detector
@@ -54,20 +50,16 @@ def test_settings(name):
     # A child config that sets custom_hooks would lose what stood there.
     assert 'custom_hooks' not in cfg
 
-
-@every_config
-def test_learning_rates(name):
-    cfg, expected = load(name), TABLE[name]
     gpus = 1 if expected.total == 8 else 8
-    updates = expected.updates
-    images = updates * expected.total
+    images = expected.updates * expected.total
     rates = plot_schedule.rehearse(cfg, gpus, images).rates
-    assert len(rates) == updates * cfg.train_cfg.max_epochs
+    assert len(rates) == expected.updates * cfg.train_cfg.max_epochs
     for update, factor in expected.factors.items():
         assert rates[update] == pytest.approx(expected.lr * factor, rel=1e-12)
 
 
-def test_readme_has_every_config():
+def test_readme():
+    assert {path.stem for path in CONFIGS.glob('*.py')} == TABLE.keys()
     readme = (CONFIGS / 'README.md').read_text()
     rows = [
         [cell.strip() for cell in line.split('|')[1:-1]]
@@ -86,13 +78,12 @@ def test_readme_has_every_config():
         lengths = [int(n) for n in re.findall(r'(\d+) (?:lin|cos|at)', warmup)]
         assert sum(lengths) == load(name).param_scheduler[0].end
 
-
-def test_readme_example_is_the_config_of_that_name():
-    readme = (CONFIGS / 'README.md').read_text()
     (text,) = re.findall(r'```python\n(.*?)```', readme, re.DOTALL)
-    cfg = Config.fromstring(text, '.py')
+    example = Config.fromstring(text, '.py')
     expected = load('faster-rcnn_r50_fpn_256bs')
-    assert without_scopes(cfg.to_dict()) == without_scopes(expected.to_dict())
+    assert without_scopes(example.to_dict()) == without_scopes(
+        expected.to_dict()
+    )
 
 
 def without_scopes(node):

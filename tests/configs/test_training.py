@@ -4,13 +4,10 @@
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import replace
 
 import pytest
 import torch
 from mmengine.config import Config
-from mmengine.hooks import Hook
-from mmengine.registry import HOOKS
 from mmengine.runner import Runner
 from torch.nn.modules.batchnorm import _BatchNorm
 
@@ -23,26 +20,6 @@ SIDE = 64
 IMAGES = 2
 
 
-@pytest.fixture(autouse=True)
-def _plain_logs(monkeypatch):
-    """The Runner formats its config four times, a second or two each."""
-    monkeypatch.setattr(Config, 'pretty_text', '(not formatted in this test)')
-
-
-@HOOKS.register_module(force=True)
-class OutcomeRecorder(Hook):
-    """Keeps the losses and the predictions."""
-
-    def before_train(self, runner):
-        self.losses, self.predictions = [], []
-
-    def after_train_iter(self, runner, batch_idx, data_batch, outputs):
-        self.losses.append({k: v.item() for k, v in outputs.items()})
-
-    def after_val_iter(self, runner, batch_idx, data_batch, outputs):
-        self.predictions += outputs
-
-
 @pytest.fixture(scope='module')
 def images(tmp_path_factory):
     folder = tmp_path_factory.mktemp('images')
@@ -50,18 +27,28 @@ def images(tmp_path_factory):
     return folder
 
 
-def small(name, images, work_dir):
-    """The config, small enough for one process."""
+def distinct_models():
+    """Names of configs, one where several differ in their training alone."""
+    first = {}
+    for name, config in TABLE.items():
+        model = config.detector, config.norms, config.kinds, config.with_cp
+        first.setdefault(str(model), name)
+    # Parts of the others': Faster R-CNN, and ResNet-18 with its FPN.
+    return set(first.values()) - {'bccd_r18_fpn'}
+
+
+@pytest.mark.parametrize('name', sorted(distinct_models()))
+def test_trains_and_predicts(name, images, tmp_path, monkeypatch):
+    # The Runner formats its config four times, a second or two each.
+    monkeypatch.setattr(Config, 'pretty_text', '(not formatted in this test)')
+    expected = TABLE[name]
     cfg = load(name)
-    shrink(cfg, images, work_dir, SIDE, IMAGES)
+    shrink(cfg, images, tmp_path, SIDE, IMAGES)
     cfg.default_hooks.total_batch.total_batch_size = IMAGES
     cfg.default_hooks.sync_bn_group.bn_size = None
-    cfg.custom_hooks = [dict(type='OutcomeRecorder')]
-    return cfg
-
-
-def check_norms(model, expected):
-    """Where norm layers are, of which kind, and whether they are at work."""
+    runner = Runner.from_cfg(adapt_config(cfg))
+    model = runner.model
+    assert type(model).__name__ == expected.detector
     norms = {
         name: layer
         for name, layer in model.named_modules()
@@ -77,40 +64,19 @@ def check_norms(model, expected):
         assert layer.bn_size == expected.bn_size
         assert layer.training
         assert layer.weight.requires_grad
-    return norms.values()
-
-
-def distinct_models():
-    """Names of configs, one where several differ in their training alone."""
-    first = {}
-    for name, expected in TABLE.items():
-        # In float32: mmcv's ops have no other kernels for CPUs.
-        training = dict(lr=0, updates=0, factors={}, total=8, clip=0, images=4)
-        training |= dict(bn_size=None, wrapper='')
-        first.setdefault(str(replace(expected, **training)), name)
-    # Parts of the others': Faster R-CNN, and ResNet-18 with its FPN.
-    return set(first.values()) - {'bccd_r18_fpn'}
-
-
-@pytest.mark.parametrize('name', sorted(distinct_models()))
-def test_trains_and_predicts(name, images, tmp_path):
-    expected = TABLE[name]
-    cfg = small(name, images, tmp_path)
-    runner = Runner.from_cfg(adapt_config(cfg))
-    assert type(runner.model).__name__ == expected.detector
-    norms = check_norms(runner.model, expected)
-    blocks = [
-        m for m in runner.model.backbone.modules() if hasattr(m, 'with_cp')
-    ]
+    blocks = [m for m in model.backbone.modules() if hasattr(m, 'with_cp')]
     assert {block.with_cp for block in blocks} == {expected.with_cp}
     runner.train()
 
     # Recomputation does not count again.
-    assert {int(layer.num_batches_tracked) for layer in norms} == {1}
-    (recorder,) = [h for h in runner.hooks if isinstance(h, OutcomeRecorder)]
-    (losses,) = recorder.losses
-    assert all(0 <= loss < 100 for loss in losses.values())
-    (sample,) = recorder.predictions
+    counts = {int(layer.num_batches_tracked) for layer in norms.values()}
+    assert counts == {1}
+    scalars = runner.message_hub.log_scalars.items()
+    losses = [value.current() for name, value in scalars if 'loss' in name]
+    assert losses
+    assert all(0 <= loss < 100 for loss in losses)
+    model.eval()
+    (sample,) = model.val_step(next(iter(runner.val_dataloader)))
     found = sample.pred_instances
     assert len(found)
     assert torch.isfinite(found.bboxes).all()
