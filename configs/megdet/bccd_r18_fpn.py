@@ -44,16 +44,7 @@ test_pipeline = [
     dict(type='LoadImageFromFile'),
     dict(type='Resize', scale=(320, 240), keep_ratio=True),
     dict(type='LoadAnnotations', with_bbox=True),
-    dict(
-        type='PackDetInputs',
-        meta_keys=(
-            'img_id',
-            'img_path',
-            'ori_shape',
-            'img_shape',
-            'scale_factor',
-        ),
-    ),
+    dict(type='PackDetInputs'),
 ]
 
 train_dataloader = dict(

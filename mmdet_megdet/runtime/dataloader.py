@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from copy import deepcopy
+from types import GeneratorType
 from typing import Any
 
 from mmengine.runner import IterBasedTrainLoop, Runner
@@ -70,7 +71,7 @@ def hold_workers(runner: Runner) -> None:
     loop = built_loop(runner, 'train')
     if (
         not isinstance(loop, IterBasedTrainLoop)
-        or isinstance(loop.dataloader_iterator, _LateIterator)
+        or isinstance(loop.dataloader_iterator, GeneratorType)  # held
         or loop.dataloader.num_workers == 0
     ):
         return
@@ -88,23 +89,12 @@ def hold_workers(runner: Runner) -> None:
         vars(loader).update(
             sampler=anew.sampler, batch_sampler=anew.batch_sampler
         )
-    loop.dataloader_iterator = _LateIterator(loader)
+    loop.dataloader_iterator = _late_batches(loader)
 
 
-class _LateIterator:
-    """In the place of the loop's iterator, which starts workers at once."""
-
-    def __init__(self, loader: DataLoader) -> None:
-        self._loader = loader
-        self._batches: Iterator[Sequence] | None = None
-
-    def __iter__(self) -> Iterator[Sequence]:
-        return self
-
-    def __next__(self) -> Any:
-        if self._batches is None:
-            self._batches = endless_batches(self._loader)
-        return next(self._batches)
+def _late_batches(loader: DataLoader) -> Iterator[Sequence]:
+    """Iterate without end; workers start with the first batch."""
+    yield from endless_batches(loader)
 
 
 class _AroundDataset(dict):

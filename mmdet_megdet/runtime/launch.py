@@ -120,7 +120,8 @@ def _slurm_host_of_rank_0() -> str:
     env = os.environ
     names = ('SLURM_STEP_NODELIST', 'SLURM_JOB_NODELIST', 'SLURM_NODELIST')
     nodes = next(filter(None, map(env.get, names)), None)
-    _require('slurm', *() if nodes else names[-1:])
+    if nodes is None:
+        _require('slurm', 'SLURM_NODELIST')
     if 'arbitrary' in env.get('SLURM_DISTRIBUTION', '') or any(
         name in env for name in ('SLURM_HOSTFILE', 'SLURM_ARBITRARY_NODELIST')
     ):

@@ -23,11 +23,10 @@ State = dict[str, torch.Tensor]
 
 @HOOKS.register_module(force=True)
 class StateRecorder(Hook):
-    """Notes everything that training changes, before it and each iteration.
+    """Notes everything that training changes.
 
-    Attributes:
-        states (list[dict[str, State]]): Copies of weights, buffers, EMA copy
-            and optimizer's momenta; ``states[i]`` is what iteration i finds.
+    ``states[i]`` are copies of weights, buffers, momenta, gradients and EMA
+    copy as iteration i finds them.
     """
 
     priority = 'LOWEST'
@@ -65,19 +64,14 @@ class StateRecorder(Hook):
 
 def images_config(data: Path, work_dir: Path, **settings: Any) -> Config:
     """The config for a folder of images, with a StateRecorder."""
-    return config_of(
-        CONFIG,
-        work_dir,
+    ours = dict(
         train_dataloader__dataset__data_root=f'{data}/',
-        **(
-            dict(default_hooks__recorder=dict(type='StateRecorder')) | settings
-        ),
+        default_hooks__recorder=dict(type='StateRecorder'),
     )
+    return config_of(CONFIG, work_dir, **ours | settings)
 
 
-def train_on_images(
-    cfg: Config,
-) -> tuple[Runner, list[dict[str, State]]]:
+def train_on_images(cfg: Config) -> tuple[Runner, list[dict[str, State]]]:
     """Trains; returns the runner and the recorded states."""
     runner = Runner.from_cfg(adapt_config(cfg))
     runner.train()
@@ -87,12 +81,10 @@ def train_on_images(
 
 def changed(before: dict[str, State], after: dict[str, State]) -> set[str]:
     """The parts in which a bit differs, of two recorded states."""
-    return {
-        part
-        for part in after
-        if before[part].keys() != after[part].keys()
-        or any(
-            not torch.equal(before[part][name], value)
-            for name, value in after[part].items()
+
+    def same(old: State, new: State) -> bool:
+        return old.keys() == new.keys() and all(
+            torch.equal(old[name], value) for name, value in new.items()
         )
-    }
+
+    return {part for part in after if not same(before[part], after[part])}

@@ -4,9 +4,11 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 
 import cv2
+import mmdet
 import numpy as np
 import torch
 from mmengine.dist import get_rank
@@ -16,42 +18,36 @@ from torch import nn
 
 from mmdet_megdet.sync_bn import MegDetSyncBN
 
-COUNT = 16
+# Where a test says so, rank 1 has another mmdet.
+if os.environ.get('UNEQUAL') == os.environ.get('RANK') == '1':
+    mmdet.__version__ = '3.2.0'
+
 WIDTH, HEIGHT = 48, 32
 
 
-def write_images(folder: Path, count: int = COUNT) -> dict:
-    """Write JPEG files and annotations in COCO's format.
+def write_images(folder: Path, count: int = 16) -> dict:
+    """Write JPEG files and annotations in COCO's format; return those.
 
     Image i has the id i and is ``images/i.jpg``; its one box has the id
     100 + i and is of category 1 or 2, 'box' or 'disc'.
-
-    Returns:
-        dict: What is in ``annotations.json``.
     """
     (folder / 'images').mkdir(parents=True)
     generator = np.random.default_rng(0)
-    content = dict(
-        images=[],
-        annotations=[],
-        categories=[dict(id=1, name='box'), dict(id=2, name='disc')],
-    )
     for i in range(count):
         image = generator.integers(0, 256, (HEIGHT, WIDTH, 3), np.uint8)
         assert cv2.imwrite(str(folder / 'images' / f'{i}.jpg'), image)
-        content['images'].append(
+    content = dict(
+        images=[
             dict(id=i, file_name=f'{i}.jpg', width=WIDTH, height=HEIGHT)
-        )
-        content['annotations'].append(
-            dict(
-                id=100 + i,
-                image_id=i,
-                category_id=1 + i % 2,
-                bbox=[i, 4, 10, 8],
-                area=80,
-                iscrowd=0,
-            )
-        )
+            for i in range(count)
+        ],
+        annotations=[
+            dict(id=100 + i, image_id=i, category_id=1 + i % 2)
+            | dict(bbox=[i, 4, 10, 8], area=80, iscrowd=0)
+            for i in range(count)
+        ],
+        categories=[dict(id=1, name='box'), dict(id=2, name='disc')],
+    )
     (folder / 'annotations.json').write_text(json.dumps(content))
     return content
 
@@ -60,14 +56,8 @@ def write_images(folder: Path, count: int = COUNT) -> dict:
 class TinyDetector(BaseModel):
     """Convolution, MegDetSyncBN, linear head; guesses an image's box.
 
-    Args:
-        bn_size (int, optional): Images of the norm layer's statistics.
-            Defaults to None: those of all ranks.
-        fault (str, optional): 'pixel' (one is NaN), 'loss' (infinite) or
-            'memory' (an error of CUDA's allocator). Defaults to None.
-        fault_rank (int): The rank that has it. Defaults to 0.
-        fault_iterations (tuple[int]): Training iterations, from 0, that have
-            it. Defaults to (0,).
+    ``fault`` is 'pixel' (one is NaN), 'loss' (infinite) or 'memory' (an error
+    of CUDA's allocator), on one rank in some training iterations, from 0.
     """
 
     def __init__(
@@ -82,8 +72,7 @@ class TinyDetector(BaseModel):
         self.conv = nn.Conv2d(3, 4, 3, stride=2)
         self.norm = MegDetSyncBN(4, bn_size=bn_size)
         self.head = nn.Linear(4, 4)
-        self.fault = fault
-        self.fault_rank = fault_rank
+        self.fault = fault if get_rank() == fault_rank else None
         self.fault_iterations = fault_iterations
         self.iterations = 0
 
@@ -92,10 +81,7 @@ class TinyDetector(BaseModel):
     ) -> dict:
         assert mode == 'loss'
         fault = None
-        if (
-            self.iterations in self.fault_iterations
-            and get_rank() == self.fault_rank
-        ):
+        if self.iterations in self.fault_iterations:
             fault = self.fault
         self.iterations += 1
         if fault == 'memory':

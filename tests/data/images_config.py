@@ -5,10 +5,7 @@ _base_ = './faults_config.py'
 
 custom_imports = dict(
     imports=[
-        'tests.data.tiny_task',
-        'tests.data.faulty_task',
-        'tests.data.image_task',
-        'tests.data.other_version',
+        f'tests.data.{name}_task' for name in ('tiny', 'faulty', 'image')
     ],
     allow_failed_imports=False,
 )

@@ -27,36 +27,18 @@ train_cfg = dict(by_epoch=True, max_epochs=4, val_interval=1)
 val_cfg = dict()
 test_cfg = dict()
 optim_wrapper = dict(
-    optimizer=dict(type='SGD', lr=0.05, momentum=0.9),
-    accumulative_counts=2,
+    optimizer=dict(type='SGD', lr=0.05, momentum=0.9), accumulative_counts=2
 )
 param_scheduler = [
-    dict(
-        type='PreciseLinearWarmup',
-        start_factor=0.1,
-        begin=0,
-        end=10,
-        by_epoch=False,
-    ),
+    dict(type='PreciseLinearWarmup', start_factor=0.1, end=10),
     # `end` is said, or the Runner takes max_epochs, and a run that stops early
     # by a smaller max_epochs would carry that into its continuation.
-    dict(
-        type='MultiStepLR',
-        begin=0,
-        end=4,
-        by_epoch=True,
-        milestones=[3],
-        gamma=0.1,
-    ),
+    dict(type='MultiStepLR', end=4, milestones=[3], gamma=0.1),
 ]
 default_hooks = dict(
     logger=dict(type='LoggerHook', interval=1),
     checkpoint=dict(
-        type='CheckpointHook',
-        interval=1,
-        max_keep_ckpts=3,
-        save_best='error',
-        rule='less',
+        type='CheckpointHook', max_keep_ckpts=3, save_best='error', rule='less'
     ),
 )
 randomness = dict(seed=7)

@@ -21,37 +21,22 @@ _COUNT = itertools.count()
 
 @HOOKS.register_module(force=True)
 class UpdateRecorder(Hook):
-    """Notes by which iteration and with which learning rate updates came."""
+    """Notes by which iteration updates came."""
 
     def before_train(self, runner):
-        self.first_iter = runner.iter
-        self.iterations, self.rates = [], []
-
-        def note(optimizer, *_):
-            self.iterations.append(runner.iter + 1)
-            self.rates.append(optimizer.param_groups[0]['lr'])
-
-        runner.optim_wrapper.optimizer.register_step_post_hook(note)
+        self.iterations = []
+        runner.optim_wrapper.optimizer.register_step_post_hook(
+            lambda *_: self.iterations.append(runner.iter + 1)
+        )
 
 
 def config_of(path: Path, work_dir: Path, **settings: Any) -> Config:
-    """A config for a run in this process.
-
-    Args:
-        path (Path): The file.
-        work_dir (Path): Folder of the run.
-        **settings: Overrides, with ``__`` for the dots.
-    """
+    """A config for a run in this process; settings have ``__`` for dots."""
     cfg = Config.fromfile(path)
     cfg.work_dir = str(work_dir)
     # Runners of one name would share message hub and logger.
     cfg.experiment_name = f'{path.stem}_{next(_COUNT)}'
     cfg.train_dataloader.num_workers = 0
-    return merge(cfg, **settings)
-
-
-def merge(cfg: Config, **settings: Any) -> Config:
-    """The config with overrides, with ``__`` for the dots."""
     cfg.merge_from_dict({k.replace('__', '.'): v for k, v in settings.items()})
     return cfg
 
@@ -60,9 +45,6 @@ def tiny_config(
     work_dir: Path, total: int, images: int, **settings: Any
 ) -> Config:
     """The tiny config with TotalBatchHook, for this total batch size."""
-    cfg = config_of(TINY_CONFIG, work_dir)
-    # The hook's business.
-    del cfg.optim_wrapper['accumulative_counts']
     total_batch = dict(type='TotalBatchHook', total_batch_size=total)
     ours = dict(
         default_hooks__sync_bn_group=dict(type='SyncBNGroupHook'),
@@ -70,7 +52,11 @@ def tiny_config(
         custom_hooks=[dict(type='UpdateRecorder')],
         train_dataloader__batch_size=images,
     )
-    return merge(cfg, **ours | settings)
+    cfg = config_of(TINY_CONFIG, work_dir, **ours | settings)
+    if 'optim_wrapper__accumulative_counts' not in settings:
+        # The hook's business.
+        del cfg.optim_wrapper['accumulative_counts']
+    return cfg
 
 
 def train_tiny(cfg: Config) -> tuple[Runner, UpdateRecorder]:

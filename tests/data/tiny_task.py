@@ -23,12 +23,7 @@ from torch.utils.data import Dataset
 
 @DATASETS.register_module()
 class TinyImages(Dataset):
-    """Noise whose mean is to be guessed, brightened at random.
-
-    Args:
-        length (int): Number of images.
-        augment (bool): Whether to brighten. Defaults to False.
-    """
+    """Noise whose mean is to be guessed, brightened at random if asked."""
 
     metainfo = dict(classes=('noise',))
 
@@ -49,15 +44,10 @@ class TinyImages(Dataset):
 
 @MODELS.register_module()
 class TinyRegressor(BaseModel):
-    """Convolution, norm layer, linear head; and a head for some ranks.
+    """Convolution, norm layer, linear head; and a head for one rank.
 
-    Args:
-        norm_cfg (dict, optional): The norm layer. Defaults to None:
-            ``nn.BatchNorm2d``.
-        extra_head_on (int, optional): The one rank that uses a second head.
-            Defaults to None: there is none.
-        fail_on (int, optional): The rank that raises in its first training
-            step. Defaults to None.
+    ``extra_head_on`` is the one rank that uses a second head, ``fail_on`` the
+    rank that raises in its first training step.
     """
 
     def __init__(

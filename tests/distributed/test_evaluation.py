@@ -2,7 +2,6 @@
 """Evaluation has a known answer: COCO's published sample results."""
 
 import json
-from collections import defaultdict
 
 import torch
 from mmdet.datasets import CocoDataset
@@ -30,67 +29,46 @@ EXPECTED = {
 
 def predictions(folder):
     """The published results as a detector would hand them over."""
-    truth = json.loads((folder / 'instances_val2014_100.json').read_text())
-    boxes, masks = (
-        json.loads(
-            (
-                folder / f'instances_val2014_fake{kind}100_results.json'
-            ).read_text()
-        )
-        for kind in ('bbox', 'segm')
+    truth, boxes, masks = (
+        json.loads((folder / f'instances_val2014_{name}.json').read_text())
+        for name in ('100', 'fakebbox100_results', 'fakesegm100_results')
     )
     label = {c['id']: i for i, c in enumerate(truth['categories'])}
-    of_image = defaultdict(list)
-    for box, mask in zip(boxes, masks, strict=True):
-        for key in ('image_id', 'category_id', 'score'):
-            assert box[key] == mask[key]
-        of_image[box['image_id']].append((box, mask['segmentation']))
-    samples = []
     for image in truth['images']:
-        found = of_image[image['id']]
-        xywh = torch.tensor(
-            [box['bbox'] for box, _ in found], dtype=torch.float64
-        ).view(-1, 4)
+        found = [
+            (box, mask['segmentation'])
+            for box, mask in zip(boxes, masks, strict=True)
+            if box['image_id'] == mask['image_id'] == image['id']
+        ]
+        corners = torch.tensor([box['bbox'] for box, _ in found]).view(-1, 4)
+        corners[:, 2:] += corners[:, :2]
         instances = dict(
-            bboxes=torch.cat([xywh[:, :2], xywh[:, :2] + xywh[:, 2:]], 1),
-            scores=torch.tensor(
-                [box['score'] for box, _ in found], dtype=torch.float64
-            ),
-            labels=torch.tensor(
-                [label[box['category_id']] for box, _ in found],
-                dtype=torch.int64,
-            ),
+            bboxes=corners,
+            scores=torch.tensor([box['score'] for box, _ in found]),
+            labels=torch.tensor([label[b['category_id']] for b, _ in found]),
             masks=[mask for _, mask in found],
         )
-        samples.append(
-            dict(
-                img_id=image['id'],
-                ori_shape=(image['height'], image['width']),
-                pred_instances=instances,
-            )
+        yield dict(
+            img_id=image['id'],
+            ori_shape=(image['height'], image['width']),
+            pred_instances=instances,
         )
-    return samples
 
 
 def evaluate(rank, world_size, config, folder):
-    cfg = Config.fromfile(config)
-    metric = cfg.val_evaluator
+    torch.set_default_dtype(torch.float64)
+    metric = Config.fromfile(config).val_evaluator
     metric.ann_file = str(folder / 'instances_val2014_100.json')
     evaluator = Evaluator(dict(metric, type='mmdet.CocoMetric'))
     evaluator.dataset_meta = CocoDataset.METAINFO
-    samples = predictions(folder)
-    own = samples[rank::world_size]
-    evaluator.process(own)
+    samples = list(predictions(folder))
+    evaluator.process(samples[rank::world_size])
     return len(samples), evaluator.evaluate(len(samples))
 
 
 def test_published_results_get_their_published_ap(root, shared_data):
-    results = run_ranks(
-        evaluate,
-        2,
-        root / 'configs/megdet/r50_fpn_256bs.py',
-        shared_data / 'cocoeval',
-    )
-    for images, metrics in results:
+    config = root / 'configs/megdet/r50_fpn_256bs.py'
+    folder = shared_data / 'cocoeval'
+    for images, metrics in run_ranks(evaluate, 2, config, folder):
         assert images == 100
         assert {k: round(metrics[k], 3) for k in EXPECTED} == EXPECTED

@@ -17,14 +17,13 @@ from torch import nn
 
 from mmdet_megdet.runtime import adapt_config
 from mmdet_megdet.sync_bn import MegDetSyncBN, report_batch_norm
+from mmdet_megdet.upstream.mmengine_names import accumulation_of
 from tests.conftest import ROOT
 from tests.data.small_coco import coco_like, shrink
 from tests.distributed.ranks import run_ranks
 
 PAGE = ROOT / 'docs' / 'existing_configs.md'
 RANKS, IMAGES, ACCUMULATION, SIDE = 2, 2, 2, 64
-
-
 # Synchronised layers by part of the model, and what else it comes to.
 TABLE = {
     'retinanet_r50_fpn_1x_coco': dict(norms=dict(backbone=53)),
@@ -60,11 +59,9 @@ def examples():
 def test_every_example_is_tested():
     assert examples().keys() == TABLE.keys()
     for name, block in examples().items():
-        base, *added = block.splitlines()
-        assert base.startswith("_base_ = 'mmdet::")
-        assert len(added) <= 5
-        total = re.search(r'total_batch_size=(\d+)', block)
-        assert (int(total[1]) if total else None) == TABLE[name].get('total')
+        assert block.startswith("_base_ = 'mmdet::")
+        assert len(block.splitlines()) <= 6
+        assert ('total_batch_size' in block) == ('total' in TABLE[name])
 
 
 @HOOKS.register_module(force=True)
@@ -85,15 +82,18 @@ class FirstIteration(Hook):
             }
 
 
-def train(rank, world_size, path, data, work_dir):
+def train(rank, world_size, path, data, expected):
     os.environ['LOCAL_RANK'] = str(rank)
     # The Runner formats its config several times, a second or two each.
     Config.pretty_text = '(not formatted in this test)'
     cfg = Config.fromfile(path)
     if cfg.model.type == 'RTMDet':
         without_mosaics(cfg)
-    shrink(cfg, data, work_dir, SIDE, IMAGES)
-    if 'total_batch' in cfg.default_hooks:
+    shrink(cfg, data, path.parent, SIDE, IMAGES)
+    total, accumulation = expected.get('total'), 1
+    if total is not None:
+        assert cfg.default_hooks.total_batch.total_batch_size == total
+        accumulation = ACCUMULATION
         cfg.default_hooks.total_batch.total_batch_size = (
             world_size * IMAGES * ACCUMULATION
         )
@@ -104,43 +104,38 @@ def train(rank, world_size, path, data, work_dir):
     cfg.launcher = 'pytorch'
     runner = Runner.from_cfg(adapt_config(cfg))
     runner.train()
+
+    assert accumulation_of(runner.optim_wrapper) == accumulation
+    report = report_batch_norm(runner.model.module)
+    layers = [*report.synced, *report.in_eval]
+    parts = Counter(name.split('.')[0] for name in layers)
+    assert parts == expected['norms']
+    assert report.others == {}
+    kinds = Counter(map(type, runner.model.modules()))
+    assert kinds[nn.GroupNorm] == expected.get('group_norms', 0)
+    averaged = [h.ema_model for h in runner.hooks if isinstance(h, EMAHook)]
+    assert len(averaged) == ('ema' in expected)
+    for model in averaged:
+        copied = report_batch_norm(model)
+        assert len(copied.synced) + len(copied.in_eval) == len(layers)
     (seen,) = [h for h in runner.hooks if isinstance(h, FirstIteration)]
-    return dict(
-        images=seen.images,
-        buffers=seen.buffers,
-        losses=seen.losses,
-        accumulation=runner.optim_wrapper._accumulative_counts,
-        others=report_batch_norm(runner.model.module).others,
-        group_norms=sum(
-            isinstance(m, nn.GroupNorm) for m in runner.model.modules()
-        ),
-        ema=[
-            len(report_batch_norm(hook.ema_model).synced)
-            + len(report_batch_norm(hook.ema_model).in_eval)
-            for hook in runner.hooks
-            if isinstance(hook, EMAHook)
-        ],
-    )
+    assert len(seen.losses) == ACCUMULATION
+    assert all(0 < loss < 1000 for loss in seen.losses)
+    assert seen.buffers.keys() == set(layers)
+    return seen.images, seen.buffers
 
 
 def without_mosaics(cfg):
     """RTMDet's pipeline puts images together, at 640 pixels."""
+    keys = ('img_id', 'ori_shape', 'img_shape', 'scale_factor')
     pipeline = [
         dict(type='LoadImageFromFile'),
         dict(type='LoadAnnotations', with_bbox=True),
         dict(type='Resize', scale=(SIDE, SIDE), keep_ratio=True),
-        dict(type='PackDetInputs'),
+        dict(type='PackDetInputs', meta_keys=keys),
     ]
-    test_pipeline = [
-        *pipeline[:-1],
-        dict(
-            type='PackDetInputs',
-            meta_keys=('img_id', 'ori_shape', 'img_shape', 'scale_factor'),
-        ),
-    ]
-    cfg.train_dataloader.dataset.pipeline = pipeline
-    for split in ('val', 'test'):
-        cfg[f'{split}_dataloader'].dataset.pipeline = test_pipeline
+    for split in ('train', 'val', 'test'):
+        cfg[f'{split}_dataloader'].dataset.pipeline = pipeline
 
 
 @pytest.fixture(scope='module')
@@ -153,26 +148,13 @@ def images(tmp_path_factory):
 @pytest.mark.slow
 @pytest.mark.parametrize('name', TABLE)
 def test_on_two_ranks(name, images, tmp_path):
-    expected = TABLE[name]
     path = tmp_path / f'{name}_megdet.py'
     path.write_text(examples()[name])
-    first, second = run_ranks(train, RANKS, path, images, tmp_path)
-
-    for result in (first, second):
-        parts = Counter(name.split('.')[0] for name in result['buffers'])
-        assert parts == expected['norms']
-        assert result['others'] == {}
-        assert result['group_norms'] == expected.get('group_norms', 0)
-        assert result['ema'] == [parts.total()] * ('ema' in expected)
-        assert result['accumulation'] == (
-            ACCUMULATION if 'total' in expected else 1
-        )
-        assert len(result['losses']) == ACCUMULATION
-        assert all(0 < loss < 1000 for loss in result['losses'])
-    assert set(first['images']).isdisjoint(second['images'])
-    for layer, buffers in first['buffers'].items():
-        for own, other, at_birth in zip(
-            buffers, second['buffers'][layer], (0, 1), strict=True
-        ):
-            assert torch.equal(own, other)
-            assert not (own == at_birth).all()
+    (one, first), (other, second) = run_ranks(
+        train, RANKS, path, images, TABLE[name]
+    )
+    assert set(one).isdisjoint(other)
+    torch.testing.assert_close(first, second, rtol=0, atol=0)
+    for buffers in first.values():
+        for buffer, at_birth in zip(buffers, (0, 1), strict=True):
+            assert not (buffer == at_birth).all()

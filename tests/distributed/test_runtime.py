@@ -18,30 +18,20 @@ from tests.tools.command import ROOT, TINY_CONFIG, run
 from tools.train import check_same_start
 
 
-class Scale(nn.Module):
-    """Multiplies by a weight and keeps a buffer."""
-
-    def __init__(self):
-        super().__init__()
-        self.weight = nn.Parameter(torch.ones(2))
-        self.register_buffer('seen', torch.zeros(()))
-
-    def forward(self, inputs):
-        return (self.weight * inputs).sum()
-
-
 def gradient_and_buffer(rank, world_size, options):
+    module = nn.Linear(2, 1)
+    module.register_buffer('seen', torch.zeros(()))
     model = MODEL_WRAPPERS.build(
         dict(
             type='MegDetDistributedDataParallel',
-            module=Scale(),
+            module=module,
             device_ids=[rank],  # the Runner's
             **options,
         )
     )
-    model.module.seen.fill_(rank + 1)
+    module.seen.fill_(rank + 1)
     model(torch.tensor([1.0, 10.0]) * (rank + 1)).backward()
-    return model.module.weight.grad.tolist(), model.module.seen.item()
+    return module.weight.grad.tolist(), module.seen.item()
 
 
 @pytest.mark.parametrize(
@@ -52,7 +42,7 @@ def test_each_rank_keeps_its_buffers(options, expected):
     results = run_ranks(gradient_and_buffer, 2, options)
     assert [buffer for _, buffer in results] == expected
     # Rank r's gradient is (1, 10) * (r + 1): the mean of 1 and 2 is 1.5.
-    assert [grad for grad, _ in results] == [[1.5, 15.0]] * 2
+    assert [grad for grad, _ in results] == [[[1.5, 15.0]]] * 2
 
 
 def train(rank, world_size, work_dir):
@@ -127,14 +117,8 @@ run_tool(main)
 def test_failure_with_a_collective_under_way_does_not_hang(tmp_path):
     script = tmp_path / 'pending.py'
     script.write_text(PENDING)
-    result = run(
-        sys.executable,
-        '-m',
-        'torch.distributed.run',
-        '--standalone',
-        '--nproc-per-node=2',
-        script,
-        PYTHONPATH=str(ROOT),
-    )
+    torchrun = (sys.executable, '-m', 'torch.distributed.run')
+    options = ('--standalone', '--nproc-per-node=2')
+    result = run(*torchrun, *options, script, PYTHONPATH=str(ROOT))
     assert result.returncode == 1
     assert 'RuntimeError: while a collective is under way' in result.stdout

@@ -10,10 +10,12 @@ from __future__ import annotations
 import json
 import os
 import signal
+from contextlib import nullcontext
 from pathlib import Path
 
 # Some are imported here for the ranks, which would do so one by one.
 import matplotlib.pyplot  # noqa: F401
+import numpy as np
 import pytest
 import torch
 import torch._dynamo
@@ -36,7 +38,6 @@ pytestmark = pytest.mark.slow
 UPDATES = 30
 # World size, images per GPU, of eight images an update.
 REFERENCE = (1, 4)
-SPLITS = [(2, 2), (2, 4), (4, 1), (4, 2), (8, 1)]
 SETTINGS = dict(
     model__bn_size=4,
     train_cfg=dict(_delete_=True, type='UpdateTrainLoop', max_updates=UPDATES),
@@ -66,11 +67,6 @@ SETTINGS = dict(
     default_hooks__checkpoint__by_epoch=False,
     default_hooks__checkpoint__interval=10,
     log_level='ERROR',
-)
-# What the stock loop needs in the place of ours.
-STOCK = dict(
-    train_cfg=dict(_delete_=True, type='IterBasedTrainLoop', max_iters=3),
-    train_dataloader__batch_sampler=None,
 )
 # mmdet's own head, which divides by a rank's count of positive anchors.
 RETINA = dict(
@@ -145,9 +141,8 @@ def train(rank, world_size, data, work_dir, images, kill_at, settings):
     # Formatting it would take longer than the training.
     Config.pretty_text = ''
     os.environ['LOCAL_RANK'] = str(rank)
-    launcher = 'pytorch' if world_size > 1 else 'none'
-    settings = SETTINGS | dict(launcher=launcher) | settings
-    cfg = images_config(data, work_dir, **settings)
+    cfg = images_config(data, work_dir, **SETTINGS | settings)
+    cfg.launcher = 'pytorch' if world_size > 1 else 'none'
     cfg.train_dataloader.batch_size = images
     runner = Runner.from_cfg(adapt_config(cfg))
     runner.register_hook(Recorder(work_dir / f'{rank}.txt', kill_at))
@@ -155,31 +150,21 @@ def train(rank, world_size, data, work_dir, images, kill_at, settings):
 
 
 class Run:
-    """A training of some ranks, and what it has left behind.
-
-    Attributes:
-        first: Number of the first update.
-        losses: Of each update, the mean over ranks.
-        rates: Learning rate after each update.
-        ema: Mean of the averaged weights after each update.
-    """
+    """A training of some ranks, and what each update has left behind."""
 
     def __init__(self, data, work_dir, split, kill_at=None, **settings):
         self.work_dir = work_dir
         work_dir.mkdir(exist_ok=True)
         for path in work_dir.glob('*.txt'):
             path.unlink()
-        arguments = data, work_dir, split[1], kill_at, settings
-        if kill_at is None:
-            run_ranks(train, split[0], *arguments)
-        else:
-            with pytest.raises(ProcessExitedException, match='SIGKILL'):
-                run_ranks(train, split[0], *arguments)
-        ranks = []
-        for rank in range(split[0]):
-            lines = (work_dir / f'{rank}.txt').read_text().splitlines()
-            ranks.append([[float(w) for w in line.split()] for line in lines])
-        table = torch.tensor(ranks, dtype=torch.float64)
+        world_size, images = split
+        killed = pytest.raises(ProcessExitedException, match='SIGKILL')
+        with killed if kill_at else nullcontext():
+            run_ranks(
+                train, world_size, data, work_dir, images, kill_at, settings
+            )
+        ranks = [np.loadtxt(work_dir / f'{r}.txt') for r in range(world_size)]
+        table = torch.tensor(np.stack(ranks))
         # Averaged weights and rates are the same on all ranks.
         assert (table[:, :, 2:] == table[:1, :, 2:]).all()
         self.first = int(table[0, 0, 0])
@@ -192,20 +177,15 @@ class Run:
         parts = ('state_dict', 'ema_state_dict')
         return {part: dict(checkpoint[part]) for part in parts}
 
-
-def assert_same(run, expected):
-    end = run.first + len(run.losses)
-    for name, bound in [('losses', 1e-9), ('rates', 0), ('ema', 1e-9)]:
-        torch.testing.assert_close(
-            getattr(run, name),
-            getattr(expected, name)[run.first : end],
-            rtol=bound,
-            atol=0,
-        )
-    if end == UPDATES:
-        torch.testing.assert_close(
-            run.weights(), expected.weights(), rtol=0, atol=1e-8
-        )
+    def assert_same(self, expected):
+        done = slice(self.first, self.first + len(self.losses))
+        for name, bound in [('losses', 1e-9), ('rates', 0), ('ema', 1e-9)]:
+            found, wanted = getattr(self, name), getattr(expected, name)[done]
+            torch.testing.assert_close(found, wanted, rtol=bound, atol=0)
+        if done.stop == UPDATES:
+            torch.testing.assert_close(
+                self.weights(), expected.weights(), rtol=0, atol=1e-8
+            )
 
 
 @pytest.fixture(scope='module')
@@ -222,9 +202,11 @@ def test_the_reference_learns(reference):
             assert (moved[name] - value).abs().max() > 1e-5, name
 
 
-@pytest.mark.parametrize('split', SPLITS, ids=str)
+@pytest.mark.parametrize(
+    'split', [(2, 2), (2, 4), (4, 1), (4, 2), (8, 1)], ids=str
+)
 def test_splits(data, tmp_path, reference, split):
-    assert_same(Run(data, tmp_path, split), reference)
+    Run(data, tmp_path, split).assert_same(reference)
 
 
 def test_a_chain_of_machines(data, tmp_path, reference):
@@ -232,12 +214,14 @@ def test_a_chain_of_machines(data, tmp_path, reference):
     for split, kill_at in [((8, 1), 12), ((2, 4), 22), ((4, 2), None)]:
         run = Run(data, tmp_path, split, kill_at, resume=True)
         assert run.first + len(run.losses) == (kill_at or UPDATES)
-        assert_same(run, reference)
+        run.assert_same(reference)
     assert run.first == 20
 
 
 def test_stock_parts_do_no_such_thing(data, tmp_path, reference):
-    run = Run(data, tmp_path, (2, 4), **STOCK)
+    loop = dict(_delete_=True, type='IterBasedTrainLoop', max_iters=3)
+    stock = dict(train_cfg=loop, train_dataloader__batch_sampler=None)
+    run = Run(data, tmp_path, (2, 4), **stock)
     difference = run.losses / reference.losses[: len(run.losses)] - 1
     assert difference.abs().min() > 1e-3
 
@@ -245,21 +229,10 @@ def test_stock_parts_do_no_such_thing(data, tmp_path, reference):
 @pytest.mark.parametrize('split', [(2, 2), (4, 2)])
 def test_losses_normalised_by_unit(data, tmp_path, split):
     """One rank with four images divides by their count without the hook."""
-    losses = {
-        name: Run(
-            data,
-            tmp_path / name,
-            run_split,
-            **RETINA,
-            default_hooks__unit_loss=hook,
-        ).losses
-        for name, run_split, hook in [
-            ('one', REFERENCE, None),
-            ('stock', split, None),
-            ('units', split, dict(type='UnitLossHook')),
-        ]
-    }
-    difference = {k: (v / losses['one'] - 1).abs() for k, v in losses.items()}
+    hook = dict(RETINA, default_hooks__unit_loss=dict(type='UnitLossHook'))
+    one = Run(data, tmp_path / 'one', REFERENCE, **RETINA).losses
+    stock = Run(data, tmp_path / 'stock', split, **RETINA).losses
+    units = Run(data, tmp_path / 'units', split, **hook).losses
     # mmdet adds float32's eps to the count.
-    assert difference['units'].max() < 1e-6
-    assert difference['stock'][0] > 1e-3
+    assert (units / one - 1).abs().max() < 1e-6
+    assert (stock / one - 1).abs()[0] > 1e-3
