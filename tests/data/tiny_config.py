@@ -38,7 +38,11 @@ param_scheduler = [
 default_hooks = dict(
     logger=dict(type='LoggerHook', interval=1),
     checkpoint=dict(
-        type='CheckpointHook', max_keep_ckpts=3, save_best='error', rule='less'
+        type='CheckpointHook',
+        interval=1,
+        max_keep_ckpts=3,
+        save_best='error',
+        rule='less',
     ),
 )
 randomness = dict(seed=7)

@@ -11,7 +11,6 @@ from mmdet_megdet.cli import (
     add_common_options,
     load_config,
     require_checkpoint,
-    run_tool,
 )
 from mmdet_megdet.errors import CheckpointError, ConfigError
 
@@ -47,26 +46,6 @@ def test_options(tmp_path, monkeypatch):
         require_checkpoint('none')
     for there in (config, 'https://host/a.pth', 'torchvision://resnet50'):
         assert require_checkpoint(there) == there
-
-
-@pytest.mark.parametrize(
-    ('error', 'status', 'printed'),
-    [
-        (ConfigError('say one of them'), 1, 'error: say one of them\n'),
-        (RuntimeError('[gloo] Connection closed by peer'), 69, 'Traceback'),
-        (ZeroDivisionError('nothing of ours'), 1, 'Traceback'),
-    ],
-)
-def test_how_a_tool_ends(capsys, error, status, printed):
-    def main():
-        raise error
-
-    with pytest.raises(SystemExit) as end:
-        run_tool(main)
-    assert end.value.code == status
-    told = capsys.readouterr().err
-    assert told.startswith(printed)
-    assert told.endswith(f'{error}\n')
 
 
 @pytest.mark.parametrize(
