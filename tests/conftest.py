@@ -44,15 +44,6 @@ def root() -> Path:
     return ROOT
 
 
-@pytest.fixture
-def shared_data() -> Path:
-    """Public data sets that lie beside the repository, not in it."""
-    path = ROOT.parent / 'shared' / 'data'
-    if not path.is_dir():
-        pytest.skip('needs ../shared/data beside the repository')
-    return path
-
-
 @pytest.fixture(scope='module', autouse=True)
 def no_visualizers_of_other_modules() -> Iterator[None]:
     """Visualizers are kept by name, with the folder of their first Runner."""

@@ -10,10 +10,14 @@ from tests.tools.command import TINY_CONFIG
 
 OURS = 'MegDetDistributedDataParallel'
 UNUSED = dict(find_unused_parameters=True)
+USED = dict(find_unused_parameters=False)
 STOCK = dict(UNUSED, type='MMDistributedDataParallel', a=5)
 THEIRS = dict(type='TheirOwn', a=5)
 # MegDetSyncBN, deep inside.
-NORM = dict(stages=(dict(norm_cfg=dict(type='MegDetSyncBN')),))
+NORM = dict(neck=[dict(stages=(dict(norm_cfg=dict(type='MegDetSyncBN')),))])
+CONVERTED = dict(convert_bn=True)
+SCALED = dict(enable=True, base_batch_size=256)
+ACCUMULATED = dict(accumulative_counts=8)
 
 
 @pytest.mark.parametrize(
@@ -22,15 +26,12 @@ NORM = dict(stages=(dict(norm_cfg=dict(type='MegDetSyncBN')),))
         (dict(model_wrapper_cfg=None), dict(type=OURS)),
         (UNUSED, dict(UNUSED, type=OURS)),
         (dict(UNUSED, model_wrapper_cfg=STOCK), dict(STOCK, type=OURS)),
-        (
-            dict(model_wrapper_cfg=THEIRS, find_unused_parameters=False),
-            THEIRS,
-        ),
+        (dict(USED, model_wrapper_cfg=THEIRS), THEIRS),
         # What looks like the refusals below, and is sound.
         (dict(model=NORM, sync_bn=None), dict(type=OURS)),
         (dict(model=dict(type='BN'), sync_bn='torch'), dict(type=OURS)),
-        (dict(auto_scale_lr=dict(enable=True)), dict(type=OURS)),
-        (dict(optim_wrapper=dict(accumulative_counts=8)), dict(type=OURS)),
+        (dict(auto_scale_lr=SCALED), dict(type=OURS)),
+        (dict(optim_wrapper=ACCUMULATED), dict(type=OURS)),
     ],
 )
 def test_wrapper(given, expected):
@@ -42,26 +43,14 @@ def test_wrapper(given, expected):
 @pytest.mark.parametrize(
     ('given', 'message'),
     [
-        (
-            dict(UNUSED, model_wrapper_cfg=dict(find_unused_parameters=False)),
-            '=True contradicts',
-        ),
-        (
-            dict(model_wrapper_cfg=UNUSED, find_unused_parameters=False),
-            '=False contradicts',
-        ),
+        (dict(UNUSED, model_wrapper_cfg=USED), '=True contradicts'),
+        (dict(USED, model_wrapper_cfg=UNUSED), '=False contradicts'),
         # Would not hear of it.
         (dict(UNUSED, model_wrapper_cfg=THEIRS), '=True contradicts'),
-        (dict(model=dict(neck=[NORM]), sync_bn='torch'), "sync_bn='torch' ma"),
+        (dict(model=NORM, sync_bn='torch'), "sync_bn='torch' makes"),
+        (dict(model_wrapper_cfg=CONVERTED, sync_bn='torch'), "='torch' makes"),
         (
-            dict(model_wrapper_cfg=dict(convert_bn=True), sync_bn='torch'),
-            "sync_bn='torch' makes",
-        ),
-        (
-            dict(
-                auto_scale_lr=dict(enable=True, base_batch_size=256),
-                optim_wrapper=dict(accumulative_counts=8),
-            ),
+            dict(auto_scale_lr=SCALED, optim_wrapper=ACCUMULATED),
             'ignores accumulative_counts=8',
         ),
     ],
@@ -90,16 +79,13 @@ class OwnHook:
 
 def test_find_hook():
     """By name or class, to be changed in its place."""
-    hooks = dict(timer=None, named=dict(type='Named'), own=dict(type=OwnHook))
-    for cfg in (
-        Config(dict(default_hooks=hooks)),
-        Config(dict(custom_hooks=[hooks['named'], hooks['own']])),
-    ):
-        for name in ('Named', 'OwnHook'):
-            find_hook(cfg, name)['a'] = name
-            assert find_hook(cfg, name).a == name
-        assert find_hook(cfg, 'Other') is None
-    assert find_hook(Config({}), 'Named') is None
+    hooks = dict(timer=None, own=dict(type=OwnHook))
+    cfg = Config(dict(default_hooks=hooks, custom_hooks=[dict(type='Named')]))
+    for name in ('Named', 'OwnHook'):
+        find_hook(cfg, name)['a'] = name
+    assert cfg.default_hooks.own.a == 'OwnHook'
+    assert cfg.custom_hooks[0].a == 'Named'
+    assert find_hook(cfg, 'Other') is find_hook(Config(), 'Named') is None
 
 
 def test_a_config_is_read_as_data(tmp_path, monkeypatch):

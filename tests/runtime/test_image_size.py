@@ -11,12 +11,11 @@ import cv2
 import mmcv
 import numpy as np
 import pytest
-from mmengine.dataset import Compose
 from PIL import Image
 from PIL.PngImagePlugin import PngInfo
 
 from mmdet_megdet.errors import DataError
-from mmdet_megdet.faults.data import CheckedPipeline, is_cut_off
+from mmdet_megdet.faults.data import is_cut_off
 from mmdet_megdet.runtime import (
     decoded_size,
     image_size,
@@ -134,15 +133,3 @@ def test_no_image(save):
     path.write_bytes(b'no image')
     with pytest.raises((DataError, cv2.error)):
         size_when_decoded(path)
-
-
-def test_training_refuses_a_turned_image(save):
-    path = save('JPEG', exif=exif_of(6))
-    pipeline = CheckedPipeline(Compose([dict(type='LoadImageFromFile')]))
-    data = dict(img_path=str(path), img_id=7, width=40, height=30)
-    with pytest.raises(
-        DataError, match=r'image 7 .* 30x40, not 40x30 \(an EXIF'
-    ):
-        pipeline(dict(data))
-    for sizes in (dict(width=30, height=40), dict(width=None)):
-        assert pipeline(data | sizes)['ori_shape'] == (40, 30)

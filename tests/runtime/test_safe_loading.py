@@ -32,17 +32,14 @@ custom_imports = dict(imports=['evil'])
 
 
 class Call:
-    """Pickles as the call of a function."""
+    """Pickles as the call of a function; itself a class nobody allowed."""
 
-    def __init__(self, function, *args):
-        self.call = function, args
+    def __init__(self, *call):
+        self.call = call
 
     def __reduce__(self):
-        return self.call
-
-
-class Stranger:
-    """A class that nobody allowed."""
+        function, *args = self.call or (Call,)
+        return function, tuple(args)
 
 
 def getattr_call(owner, name):
@@ -94,7 +91,7 @@ def test_what_mmengine_writes_comes_back():
         assert {f'{module}._reconstruct', f'{module}.scalar'} <= names
     # And the versions of a state_dict.
     state = torch.nn.BatchNorm1d(2).state_dict()
-    assert reload(state)._metadata == state._metadata
+    assert reload(state)._metadata == state._metadata != {}
 
 
 @pytest.mark.parametrize(
@@ -102,7 +99,7 @@ def test_what_mmengine_writes_comes_back():
     [
         (Call(os.system, 'touch proof'), 'system'),
         (Call(eval, "open('proof', 'w')"), 'builtins.eval'),
-        (Stranger(), 'test_safe_loading.Stranger'),
+        (Call(), 'test_safe_loading.Call'),
         (getattr_call(dict, 'pop'), 'builtins.dict'),
         (getattr_call(OrderedDict, 'pop'), "getattr(OrderedDict, 'pop')"),
         (getattr_call(HistoryBuffer, '__init__'), "'__init__'"),
@@ -125,10 +122,10 @@ def test_anything_else_is_refused(content, named):
 
 def test_trust_is_explicit():
     with pytest.raises(CheckpointError):
-        reload(Stranger())
+        reload(Call())
     trust_checkpoints()
     with pytest.warns(UserWarning, match='forcing weights_only=False'):
-        assert type(load()) is Stranger
+        assert type(load()) is Call
 
 
 def test_a_file_that_is_not_whole(folder):
@@ -147,9 +144,7 @@ def test_a_file_that_is_not_whole(folder):
     # Upstream's error.
     with pytest.raises(FileNotFoundError, match='none'):
         load('none.pth')
-
-
-def test_every_scheme_has_a_loader_of_ours():
+    # From any address.
     for loader in CheckpointLoader._schemes.values():
         assert loader.__wrapped__.__module__ == upstream.__name__
 

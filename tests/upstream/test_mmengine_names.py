@@ -1,8 +1,6 @@
 # Copyright (c) mmdet_megdet contributors. All rights reserved.
 """What the private names of mmengine are used for still holds."""
 
-from types import SimpleNamespace
-
 import numpy as np
 import pytest
 import torch
@@ -17,7 +15,6 @@ from mmengine.optim import (
     OptimWrapper,
 )
 from mmengine.runner import Runner, checkpoint
-from torch.utils.data import DataLoader
 
 from mmdet_megdet.schedulers import PreciseLinearWarmup
 from mmdet_megdet.upstream.mmengine_names import (
@@ -30,7 +27,6 @@ from mmdet_megdet.upstream.mmengine_names import (
     is_cut_to_batches,
     load_as_torch_does,
     resumes,
-    runner_without_model,
     schedulers_of,
     set_accumulation,
     steps_counted,
@@ -84,18 +80,14 @@ def test_the_schedulers_of_an_optimizer():
 def test_drawing_on_another_rank(tmp_path, monkeypatch):
     monkeypatch.setattr('mmengine.dist.utils.is_main_process', lambda: False)
     visualizer = DetLocalVisualizer(vis_backends=None)
-    image = np.zeros((32, 48, 3), np.uint8)
-
-    def draw(path):
-        visualizer.add_datasample(
-            'image', image, DetDataSample(), out_file=str(path)
-        )
-        return path.exists()
-
-    assert not draw(tmp_path / 'no.png')
+    path = tmp_path / 'drawn.png'
+    what = 'image', np.zeros((32, 48, 3), np.uint8), DetDataSample()
+    visualizer.add_datasample(*what, out_file=str(path))
+    assert not path.exists()
     draw_on_every_rank(visualizer)
     visualizer.dataset_meta = {}
-    assert draw(tmp_path / 'yes.png')
+    visualizer.add_datasample(*what, out_file=str(path))
+    assert path.exists()
 
 
 def test_loader_of_the_forks_is_replaced(monkeypatch):
@@ -123,27 +115,6 @@ def test_counts_of_an_optim_wrapper():
         wrapper.step()
         wrapper.step()
         assert (begun, steps_counted(wrapper)) == (-1, 1)
-
-
-def test_a_runner_without_model_builds_schedulers():
-    runner = runner_without_model(
-        8,
-        DataLoader([0] * 6, batch_size=2),
-        dict(by_epoch=True, max_epochs=4),
-    )
-    runner.visualizer = SimpleNamespace()
-    runner.logger = SimpleNamespace(info=print, debug=print)
-    runner.param_schedulers = []
-    assert runner.max_iters == 12  # which builds the loop
-    runner.optim_wrapper = make_wrapper()
-    # By the number of ranks and the batch.
-    scaling = dict(enable=True, base_batch_size=4)
-    runner.scale_lr(runner.optim_wrapper, scaling)
-    assert runner.optim_wrapper.get_lr()['lr'] == [pytest.approx(0.4)]
-    (scheduler,) = runner.build_param_scheduler(
-        [dict(type='MultiStepLR', milestones=[2])]
-    )
-    assert scheduler.end == 4  # the loop's epochs
 
 
 @pytest.mark.parametrize('asked', [False, True])

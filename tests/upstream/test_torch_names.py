@@ -1,7 +1,6 @@
 # Copyright (c) mmdet_megdet contributors. All rights reserved.
 """What the private names of torch are used for still holds."""
 
-from collections import OrderedDict
 from datetime import timedelta
 from types import SimpleNamespace
 
@@ -11,20 +10,14 @@ import torch.distributed as dist
 import torch.utils.checkpoint
 from torch._dynamo.utils import counters
 from torch.nn.parallel import DistributedDataParallel
-from torch.utils.data import DataLoader
 
 from mmdet_megdet.runtime.comm_hook import register_comm_hook
 from mmdet_megdet.upstream.torch_names import (
-    copy_all,
-    copy_versions,
     default_store,
-    end_workers,
     group_timeout,
     in_recomputation,
     inlined_only,
     is_low_rank,
-    lerp_all,
-    maximum_all,
     outside_graphs,
     recorded_operations,
     small_nccl_options,
@@ -69,33 +62,12 @@ def test_a_call_outside_graphs_is_one_break():
         assert sum(counters['graph_break'].values()) == breaks
 
 
-def test_they_write_in_place():
-    a, b = torch.tensor([1.0, 5.0]), torch.tensor([3.0, 1.0])
-    lerp_all([a], [b], 0.5)
-    assert a.tolist() == [2.0, 3.0]
-    maximum_all([a], [b])
-    assert a.tolist() == [3.0, 3.0]
-    copy_all([a], [b])
-    assert a.tolist() == [3.0, 1.0]
-    copy_all([], [])  # nothing to do
-    lerp_all([], [], 0.5)
-    maximum_all([], [])
-
-
 def test_gradients_of_low_rank(gloo):
     for comm_hook, low_rank in (('powerSGD', True), ('fp16_compress', False)):
         model = DistributedDataParallel(torch.nn.Linear(2, 2))
         register_comm_hook(model, comm_hook)
         assert is_low_rank(model) is low_rank
         assert not is_low_rank(model.module)
-
-
-def test_workers_that_persist_end():
-    loader = DataLoader(range(2), num_workers=1, persistent_workers=True)
-    first = iter(loader)
-    assert iter(loader) is first
-    end_workers(loader)
-    assert iter(loader) is not first
 
 
 def test_a_forward_that_backward_repeats_is_told_from_the_first():
@@ -176,21 +148,3 @@ def test_default_store(gloo):
     assert clone.get('a') == b'b'
     with pytest.raises(RuntimeError):
         clone.get('other')
-
-
-def test_copy_versions():
-    class Third(torch.nn.BatchNorm1d):
-        _version = 3
-
-        def _load_from_state_dict(self, state, prefix, metadata, *others):
-            self.loaded = metadata.get('version')
-            super()._load_from_state_dict(state, prefix, metadata, *others)
-
-    state = Third(2).state_dict()
-    copy, norm = OrderedDict(state), Third(2)
-    norm.load_state_dict(copy)
-    assert norm.loaded is None
-    copy_versions(copy, state)
-    norm.load_state_dict(copy)
-    assert norm.loaded == 3
-    copy_versions({}, {})  # of no model
