@@ -2,7 +2,6 @@
 """The arithmetic of a batch on given hardware; standard library alone."""
 
 from .images_per_gpu import (
-    MachinesError,
     aspect_ratio_note,
     images_by_machines,
     most_images,
@@ -13,14 +12,12 @@ from .plan import (
     PlanError,
     check_bn_size,
     group_ranks,
-    nearest_bn_sizes,
     ranks_per_group,
 )
 from .table import format_table, plan_rows
 
 __all__ = [
     'BatchPlan',
-    'MachinesError',
     'PlanError',
     'aspect_ratio_note',
     'check_bn_size',
@@ -28,7 +25,6 @@ __all__ = [
     'group_ranks',
     'images_by_machines',
     'most_images',
-    'nearest_bn_sizes',
     'plan_rows',
     'plan_with_fewer_images',
     'ranks_per_group',

@@ -60,10 +60,6 @@ def plan_with_fewer_images(plan: BatchPlan) -> BatchPlan | None:
     return None
 
 
-class MachinesError(ConfigError):
-    """Numbers of machines on which a batch cannot be split."""
-
-
 def images_by_machines(
     machines: range,
     gpus: int,
@@ -78,7 +74,7 @@ def images_by_machines(
     ``fewer``, the most below that divide where those do not.
 
     Raises:
-        MachinesError: If there are numbers without: all of them, why, and
+        ConfigError: If there are numbers without: all of them, why, and
             what would run.
     """
     most = {
@@ -105,7 +101,7 @@ def images_by_machines(
             f'--max-images-per-gpu {images} (in the place of '
             '--images-per-gpu), which takes fewer where so many do not divide',
         )
-    raise MachinesError(
+    raise ConfigError(
         f'NNODES={machines[0]}:{machines[-1]} with {gpus} GPU(s) each would '
         f'have numbers of machines that cannot run: {"; ".join(problems)}. '
         f'Nothing is rounded. What would run: {"; or ".join(ways)}.'

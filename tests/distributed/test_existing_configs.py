@@ -70,7 +70,7 @@ class FirstIteration(Hook):
 
     def after_train_iter(self, runner, batch_idx, data_batch, outputs):
         if batch_idx == 0:
-            runner.images = [x.double().sum() for x in data_batch['inputs']]
+            runner.images = {x.sum().item() for x in data_batch['inputs']}
             runner.buffers = {
                 name: (layer.running_mean.clone(), layer.running_var.clone())
                 for name, layer in runner.model.module.named_modules()
@@ -149,7 +149,7 @@ def test_on_two_ranks(name, images, tmp_path):
     (one, first), (other, second) = run_ranks(
         train, RANKS, path, images, TABLE[name]
     )
-    assert set(one).isdisjoint(other)
+    assert one.isdisjoint(other)
     torch.testing.assert_close(first, second, rtol=0, atol=0)
     for buffers in first.values():
         for buffer, at_birth in zip(buffers, (0, 1), strict=True):

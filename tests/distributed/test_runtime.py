@@ -7,7 +7,6 @@ import sys
 import pytest
 import torch
 from mmengine.config import Config
-from mmengine.registry import MODEL_WRAPPERS
 from mmengine.runner import Runner
 from torch import nn
 
@@ -21,14 +20,8 @@ from tools.train import check_same_start
 def gradient_and_buffer(rank, world_size, options):
     module = nn.Linear(2, 1)
     module.register_buffer('seen', torch.zeros(()))
-    model = MODEL_WRAPPERS.build(
-        dict(
-            type='MegDetDistributedDataParallel',
-            module=module,
-            device_ids=[rank],  # the Runner's
-            **options,
-        )
-    )
+    # The Runner gives the device.
+    model = MegDetDistributedDataParallel(module, [rank], **options)
     module.seen.fill_(rank + 1)
     model(torch.tensor([1.0, 10.0]) * (rank + 1)).backward()
     return module.weight.grad.tolist(), module.seen.item()

@@ -3,6 +3,7 @@ from __future__ import annotations
 
 import argparse
 import os
+from pathlib import Path
 
 import pytest
 
@@ -26,13 +27,9 @@ def test_options(tmp_path, monkeypatch):
     trust = 'TORCH_FORCE_NO_WEIGHTS_ONLY_LOAD'
     monkeypatch.setenv('LOCAL_RANK', '0')
     monkeypatch.setenv(trust, '0')
-    path = tmp_path / 'name.py'
-    path.write_text('a = dict(b=1, c=2)\n')
-    config = str(path)
-    cfg = load(config, '--launcher', 'slurm', '--cfg-options', 'a.b=3')
-    assert cfg.launcher == 'slurm'
-    assert cfg.a == dict(b=3, c=2)
-    assert cfg.work_dir == 'work_dirs/name'
+    config = str(tmp_path / 'name.py')
+    Path(config).touch()
+    assert load(config, '--launcher', 'slurm').launcher == 'slurm'
     said = ['--cfg-options', 'work_dir=said']
     assert load(config, *said).work_dir == 'said'
     assert load(config, '--work-dir', 'given', *said).work_dir == 'given'
@@ -48,18 +45,15 @@ def test_options(tmp_path, monkeypatch):
         assert require_checkpoint(there) == there
 
 
-@pytest.mark.parametrize(
-    ('read', 'wrong', 'message'),
-    [
-        (positive, ['0', '-4', '3.5', ''], 'whole number'),
-        (positive_number, ['0', 'nan', 'inf', 'a'], 'positive'),
-        (bn_size, ['0', 'all'], "or 'none'"),
-    ],
-)
-def test_arguments(read, wrong, message):
-    assert read('32') == 32
-    for text in wrong:
-        with pytest.raises(argparse.ArgumentTypeError, match=message):
-            read(text)
+def test_arguments():
+    for read, wrong in (
+        (positive, ['0', '-4', '3.5', '']),
+        (positive_number, ['0', 'nan', 'inf', 'a']),
+        (bn_size, ['0', 'all']),
+    ):
+        assert read('32') == 32
+        for text in wrong:
+            with pytest.raises(argparse.ArgumentTypeError, match='positive'):
+                read(text)
     assert bn_size('None') is None
     assert positive_number('.5') == 0.5

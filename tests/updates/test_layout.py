@@ -43,22 +43,6 @@ def test_epochs(case, first):
     assert np.array_equal(layout, again)
 
 
-@pytest.mark.parametrize(('images', 'updates'), [(117266, 458), (118287, 462)])
-def test_coco(images, updates):
-    landscape = np.random.RandomState(0).rand(images) < 0.7
-    first = epoch_layout(landscape, 1, 0, 256, 32)
-    assert first.shape == (updates, 256)
-    for seed, epoch in [(1, 1), (0, 1), (0, 0)]:
-        other = epoch_layout(landscape, seed, epoch, 256, 32)
-        # Images that are at the same place: one, on average.
-        assert (other == first).sum() < 20
-    # Updates are of units of both orientations, in no order.
-    shares = landscape[first].mean(1)
-    assert 0.6 < shares.mean() < 0.8
-    assert shares.std() > 0.1
-    assert abs(np.corrcoef(shares[:-1], shares[1:])[0, 1]) < 0.2
-
-
 def test_numbers_stay_what_they_are():
     """A run goes on under another version of this package, or of numpy."""
     layout = epoch_layout(np.arange(11) % 3 > 0, 7, 2, 4, 2)

@@ -27,6 +27,7 @@ def inputs(seed, steps=3):
         MegDetSyncBN(4),
         nn.BatchNorm2d(4, momentum=None),
         nn.InstanceNorm2d(4, track_running_stats=True),
+        nn.Identity(),  # has none
     ],
 )
 def test_an_update_moves_by_the_mean_of_its_micro_steps(layer):
