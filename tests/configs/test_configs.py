@@ -1,0 +1,286 @@
+# Copyright (c) mmdet_megdet contributors. All rights reserved.
+"""Every config is what the README promises, trains and predicts."""
+
+from __future__ import annotations
+
+import re
+import sys
+from collections import Counter
+from copy import deepcopy
+from dataclasses import dataclass, field, replace
+from functools import cache
+from math import cos, pi
+
+import pytest
+import torch
+from mmengine.config import Config
+from mmengine.runner import Runner
+from torch.nn.modules.batchnorm import _BatchNorm
+
+from mmdet_megdet.runtime import adapt_config
+from mmdet_megdet.sync_bn import MegDetSyncBN
+from tests.conftest import ROOT
+from tests.data.small_coco import coco_like, shrink
+from tests.tools.command import TOOLS
+
+sys.path.append(str(TOOLS / 'analysis'))  # as for scripts there
+
+import plot_schedule
+
+CONFIGS = ROOT / 'configs' / 'megdet'
+SIDE, IMAGES = 64, 2
+
+LINEAR = {0: 0.001, 250: 0.25075, 500: 0.5005, 1000: 1}
+EPOCHS_24 = {1599: 1, 1600: 0.1, 2199: 0.1, 2200: 0.01, 2399: 0.01}
+
+
+@dataclass(frozen=True)
+class Expected:
+    """What a config is for; the defaults are r50_fpn_256bs.py's."""
+
+    detector: str = 'CascadeRCNN'
+    masks: bool = True
+    # By part of the model, all MegDetSyncBN: ResNet-50's, and those of four
+    # lateral and four output convolutions.
+    norms: dict = field(default_factory=lambda: dict(backbone=53, neck=8))
+    # eps and momentum by part of the model, where not PyTorch's defaults.
+    kinds: dict = field(default_factory=dict)
+    images: int = 4  # per GPU
+    total: int = 256
+    bn_size: int | None = 32
+    lr: float = 0.04
+    updates: int = 100  # of an epoch, for the factors
+    # Of the learning rate, by update.
+    factors: dict = field(default_factory=lambda: LINEAR | EPOCHS_24)
+    optimizer: str = 'SGD'
+    wrapper: str = 'OptimWrapper'
+    clip: float = 35
+    with_cp: bool = False
+
+
+RECIPE = Expected()
+SMALL = Expected(norms=dict(backbone=20, neck=8), total=8, bn_size=None)
+RETINANET = replace(
+    RECIPE,
+    detector='RetinaNet',
+    masks=False,
+    # The FPN begins one level later, and has two more at its end.
+    norms=dict(backbone=53, neck=3 + 5),
+)
+TABLE = {
+    'r50_fpn_256bs': RECIPE,
+    'r50_fpn_256bs_amp': replace(RECIPE, wrapper='AmpOptimWrapper'),
+    'r50_fpn_256bs_recompute': replace(RECIPE, with_cp=True),
+    # The linear rule from 0.02 for 16 images.
+    'r50_fpn_256bs_lr0.32': replace(RECIPE, lr=0.02 * 256 / 16),
+    # MLPerf's: in updates, with COCO's epochs.
+    'r50_fpn_256bs_lr0.24': replace(
+        RECIPE,
+        lr=0.24,
+        updates=458,
+        factors={0: 0.0025, 900: 0.50125, 1800: 1, 5624: 1}
+        | {5625: 0.1, 7499: 0.1, 7500: 0.01, 8243: 0.01},
+    ),
+    # 0.02 (1 + 830 / 16) / (1 + 830 / 512), rounded down.
+    'r50_fpn_512bs': replace(
+        RECIPE,
+        total=512,
+        lr=0.4,
+        factors={0: 0.0025, 450: 0.50125, 900: 1, 1499: 1}
+        | {1500: 0.1, 1999: 0.1, 2000: 0.01, 2199: 0.01},
+    ),
+    'r50_fpn_256bs_localbn': replace(RECIPE, bn_size=4, clip=10),
+    'r50_fpn_256bs_cosine-warmup': replace(
+        RECIPE,
+        factors=RECIPE.factors | {250: 0.001 + 0.999 * (1 - cos(pi / 4)) / 2},
+    ),
+    'r50_fpn_256bs_small-objects': replace(
+        RECIPE,
+        factors=EPOCHS_24 | {0: 0.01, 1: 0.01, 500: 0.01, 750: 0.505, 1000: 1},
+    ),
+    'r50_fpn_16bs': replace(RECIPE, images=2, total=16, bn_size=16, lr=0.02),
+    'faster-rcnn_r50_fpn_256bs': replace(
+        RECIPE, detector='FasterRCNN', masks=False
+    ),
+    'mask-rcnn_r50_fpn_256bs': replace(RECIPE, detector='MaskRCNN'),
+    'retinanet_r50_fpn_256bs': RETINANET,
+    'retinanet_effb3_fpn_256bs': replace(
+        RETINANET,
+        # The stem and three in each of 26 blocks, but for two that do not
+        # expand; none after lateral convolutions; 4 + 4 for each of five
+        # levels.
+        norms=dict(backbone=1 + 24 * 3 + 2 * 2, neck=5, bbox_head=8 * 5),
+        # TensorFlow's epsilon, and 1 - its momentum of 0.99.
+        kinds=dict(backbone=(1e-3, 0.01)),
+    ),
+    'x101_fpn_256bs': replace(
+        RECIPE,
+        norms=dict(backbone=104, neck=8),
+        factors=EPOCHS_24 | {0: 0.001, 750: 0.5005, 1000: 0.667, 1500: 1},
+    ),
+    'shapes_r18_fpn': replace(
+        SMALL,
+        detector='MaskRCNN',
+        optimizer='AdamW',
+        lr=0.001,
+        factors={0: 0.001, 20: 0.5005, 40: 1, 299: 1, 300: 0.1, 399: 0.1},
+    ),
+    'bccd_r18_fpn': replace(
+        SMALL,
+        detector='FasterRCNN',
+        masks=False,
+        lr=0.02,
+        factors={0: 0.001, 25: 0.5005, 50: 1, 799: 1, 800: 0.1, 1199: 0.01},
+    ),
+}
+
+
+@cache
+def _load(name: str) -> Config:
+    # MMEngine reads all of mmdet's model index for every `mmdet::` base.
+    return Config.fromfile(CONFIGS / f'{name}.py')
+
+
+def load(name: str) -> Config:
+    """A config of its own, to change as one likes."""
+    return deepcopy(_load(name))
+
+
+def bn_sizes(node):
+    """Every bn_size of a model's norm layers."""
+    if isinstance(node, list | tuple):
+        return {size for item in node for size in bn_sizes(item)}
+    if not isinstance(node, dict):
+        return set()
+    own = {node.get('bn_size')} if node.get('type') == 'MegDetSyncBN' else ()
+    return {size for item in node.values() for size in bn_sizes(item)} | {*own}
+
+
+@pytest.mark.parametrize('name', TABLE)
+def test_settings(name):
+    cfg, expected = load(name), TABLE[name]
+    assert cfg.model.type == expected.detector
+    assert bn_sizes(cfg.model) == {expected.bn_size}
+    assert cfg.train_dataloader.batch_size == expected.images
+    total = cfg.default_hooks.total_batch
+    assert total == dict(
+        type='TotalBatchHook', total_batch_size=expected.total
+    )
+    assert cfg.train_cfg.type == 'UpdateTrainLoop'
+    assert cfg.train_dataloader.batch_sampler.type == 'UpdateBatchSampler'
+    assert cfg.optim_wrapper.type == expected.wrapper
+    assert cfg.optim_wrapper.optimizer.type == expected.optimizer
+    assert cfg.optim_wrapper.clip_grad == dict(
+        max_norm=expected.clip, norm_type=2
+    )
+    assert cfg.default_hooks.sync_bn_group == dict(type='SyncBNGroupHook')
+    assert 'accumulative_counts' not in cfg.optim_wrapper
+    # A child config that sets custom_hooks would lose what stood there.
+    assert 'custom_hooks' not in cfg
+
+    gpus = 1 if expected.total == 8 else 8
+    images = expected.updates * expected.total
+    rates = plot_schedule.rehearse(cfg, gpus, images).rates
+    assert len(rates) == expected.updates * cfg.train_cfg.max_epochs
+    for update, factor in expected.factors.items():
+        assert rates[update] == pytest.approx(expected.lr * factor, rel=1e-12)
+
+
+def test_readme():
+    assert {path.stem for path in CONFIGS.glob('*.py')} == TABLE.keys()
+    readme = (CONFIGS / 'README.md').read_text()
+    rows = [
+        [cell.strip() for cell in line.split('|')[1:-1]]
+        for line in readme.splitlines()
+        if line.startswith('| [')
+    ]
+    assert [row[0] for row in rows] == [
+        f'[{name}]({name}.py)' for name in TABLE
+    ]
+    for (name, expected), row in zip(TABLE.items(), rows, strict=True):
+        _, _, batch, bn_size, schedule, *_ = row
+        assert int(batch.split()[0]) == expected.total
+        assert bn_size == str(expected.bn_size or 'all')
+        rate, warmup = schedule.split(',', 1)
+        assert float(rate.split()[0]) == expected.lr
+        lengths = [int(n) for n in re.findall(r'(\d+) (?:lin|cos|at)', warmup)]
+        assert sum(lengths) == load(name).param_scheduler[0].end
+
+    (text,) = re.findall(r'```python\n(.*?)```', readme, re.DOTALL)
+    example = Config.fromstring(text, '.py')
+    expected = load('faster-rcnn_r50_fpn_256bs')
+    assert without_scopes(example.to_dict()) == without_scopes(
+        expected.to_dict()
+    )
+
+
+def without_scopes(node):
+    """A config without MMEngine's notes of where a base came from."""
+    if isinstance(node, list | tuple):
+        return [without_scopes(item) for item in node]
+    if not isinstance(node, dict):
+        return node
+    return {k: without_scopes(v) for k, v in node.items() if k != '_scope_'}
+
+
+@pytest.fixture(scope='module')
+def images(tmp_path_factory):
+    folder = tmp_path_factory.mktemp('images')
+    coco_like(folder, SIDE, train=IMAGES, val=1)
+    return folder
+
+
+def distinct_models():
+    """Names of configs, one where several differ in their training alone."""
+    first = {}
+    for name, config in TABLE.items():
+        model = config.detector, config.norms, config.kinds, config.with_cp
+        first.setdefault(str(model), name)
+    # Parts of the others': Faster R-CNN, and ResNet-18 with its FPN.
+    return set(first.values()) - {'bccd_r18_fpn'}
+
+
+@pytest.mark.parametrize('name', sorted(distinct_models()))
+def test_trains_and_predicts(name, images, tmp_path, monkeypatch):
+    # The Runner formats its config four times, a second or two each.
+    monkeypatch.setattr(Config, 'pretty_text', '(not formatted in this test)')
+    expected = TABLE[name]
+    cfg = load(name)
+    shrink(cfg, images, tmp_path, SIDE, IMAGES)
+    cfg.default_hooks.total_batch.total_batch_size = IMAGES
+    cfg.default_hooks.sync_bn_group.bn_size = None
+    runner = Runner.from_cfg(adapt_config(cfg))
+    model = runner.model
+    assert type(model).__name__ == expected.detector
+    norms = {
+        name: layer
+        for name, layer in model.named_modules()
+        if isinstance(layer, _BatchNorm)
+    }
+    parts = Counter(name.split('.')[0] for name in norms)
+    assert parts == expected.norms
+    model.train()
+    for name, layer in norms.items():
+        kind = expected.kinds.get(name.split('.')[0], (1e-5, 0.1))
+        assert type(layer) is MegDetSyncBN
+        assert (layer.eps, layer.momentum) == kind
+        assert layer.bn_size == expected.bn_size
+        assert layer.training
+        assert layer.weight.requires_grad
+    blocks = [m for m in model.backbone.modules() if hasattr(m, 'with_cp')]
+    assert {block.with_cp for block in blocks} == {expected.with_cp}
+    runner.train()
+
+    # Recomputation does not count again.
+    counts = {int(layer.num_batches_tracked) for layer in norms.values()}
+    assert counts == {1}
+    scalars = runner.message_hub.log_scalars.items()
+    losses = [value.current() for name, value in scalars if 'loss' in name]
+    assert losses
+    assert all(0 <= loss < 100 for loss in losses)
+    model.eval()
+    (sample,) = model.val_step(next(iter(runner.val_dataloader)))
+    found = sample.pred_instances
+    assert len(found)
+    assert torch.isfinite(found.bboxes).all()
+    assert ('masks' in found) == expected.masks
