@@ -94,7 +94,7 @@ def test_other_orders_are_refused():
     class OwnOrder(DefaultSampler):
         """Might weight images in its own way."""
 
-    with pytest.raises(ConfigError, match=r'without Own: .*ClassBalanced'):
+    with pytest.raises(ConfigError, match=r'OwnOrder: .*ClassBalanced'):
         build_loader(sampler=dict(type=OwnOrder))
     stock = dict(type='DefaultSampler', shuffle=False)
     with pytest.raises(ConfigError, match='shuffle=False: set train_data'):
