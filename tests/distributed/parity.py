@@ -33,7 +33,9 @@ STEPS = 2
 
 
 def channels_last(x: Tensor) -> Tensor:
-    """The images of a batch in that layout."""
+    """A batch in that layout, if it is one of images."""
+    if x.dim() != 4:
+        return x
     return x.contiguous(memory_format=torch.channels_last)
 
 
