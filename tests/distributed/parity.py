@@ -1,12 +1,10 @@
 # Copyright (c) mmdet_megdet contributors. All rights reserved.
 """MegDetSyncBN on many ranks against one float64 BatchNorm, with bounds.
 
-The bounds are those of float32 arithmetic on centred values, in units of its
-roundoff ``U``: errors are relative to the spread of the values and not to
-their mean. ``sync_bn/kernels/check.py`` derives them. On the small inputs
-here at most 24 float32 additions follow one another, and each summand has up
-to 4 roundings: sums are good to 28 U of the sum of absolute values. Triton's
-interpreter truncates to bfloat16 where a GPU rounds: twice as much there.
+``sync_bn/kernels/check.py`` derives them. On the small inputs here at most 24
+float32 additions follow one another, and each summand has up to 4 roundings:
+sums are good to 28 U of the sum of absolute values, U being the roundoff.
+Triton's interpreter truncates to bfloat16 where a GPU rounds: twice as much.
 """
 
 from __future__ import annotations
@@ -21,6 +19,7 @@ from torch import Tensor
 
 from mmdet_megdet.sync_bn import (
     MegDetSyncBN,
+    Observation,
     bn_group,
     kernels,
     resolve_bn_groups,
@@ -84,30 +83,30 @@ class Case:
 
 def parity(rank: int, world_size: int, case: Case) -> dict[str, float]:
     """The largest error of each quantity after ``STEPS``, by its bound."""
-    layer = case.new_layer()
+    layer, shares = case.new_layer(), case.shares
     ranks = case.ranks_per_group or world_size
     if case.ranks_per_group:
         resolve_bn_groups(layer, 1, bn_size=ranks)
     first = rank // ranks * ranks
-    x_all, dy_all = case.batch()
-    x, dy = (v.split(case.shares)[rank].clone() for v in (x_all, dy_all))
+    own = slice(sum(shares[first:rank]), sum(shares[first : rank + 1]))
     x_all, dy_all = (
-        torch.cat(v.split(case.shares)[first : first + ranks]).double()
-        for v in (x_all, dy_all)
+        torch.cat(v.split(shares)[first : first + ranks]) for v in case.batch()
     )
-    place = sum(case.shares[first:rank])
-    own = slice(place, place + case.shares[rank])
+    x, dy = x_all[own].clone(), dy_all[own].clone()
     if case.layout is not None:
         x, dy = case.layout(x), case.layout(dy)
     x.requires_grad_()
-    x_all.requires_grad_()
+    x_all, dy_all = x_all.double().requires_grad_(), dy_all.double()
 
     # PyTorch's own, in float64, with the same state.
     dims = max(1, len(case.spatial))
     plain = revert_to_batch_norm(copy.deepcopy(layer), dims).double()
     positions = x_all.numel() // case.channels
     autocast = case.dtype == torch.bfloat16
-    for _ in range(STEPS):
+    seen: list[Observation] = []
+    for step in range(STEPS):
+        # From the second on the layer is observed.
+        layer.observer = seen.append if step else None
         for leaf in (x, x_all, *layer.parameters(), *plain.parameters()):
             leaf.grad = None
         with torch.autocast('cpu', torch.bfloat16, enabled=autocast):
@@ -121,15 +120,39 @@ def parity(rank: int, world_size: int, case: Case) -> dict[str, float]:
         assert (
             case.layout is not channels_last or case.layout(result) is result
         )
+    (call,) = seen
+    assert call.count == x.numel() // case.channels
+    assert call.group_count == positions
+    assert len(call.collectives) == 2  # forward's and backward's
+    assert all(timer.seconds() > 0 for timer in call.collectives)
     if positions <= 1:
         return {}
     return {
         name: ((got.double() - true).abs() / bound).max().item()
-        for name, got, true, bound in _compared(
-            layer, plain, x, y, x_all, y_all, dy_all, own, ranks
+        for name, got, true, bound in (
+            *_observed(call, x_all.detach(), own),
+            *_compared(layer, plain, x, y, x_all, y_all, dy_all, own, ranks),
         )
         if got.numel()
     }
+
+
+def _observed(call, x_all, own):
+    """Name, value, true value and bound of the moments that are told."""
+    group_second = call.group_var * call.group_count
+    for which, x, mean, second in (
+        ('local', x_all[own], call.mean, call.second),
+        ('group', x_all, call.group_mean, group_second),
+    ):
+        dims = [0, *range(2, x.dim())]
+        count = x[:, 0].numel()
+        if count:
+            true, var = x.mean(dims), x.var(dims, unbiased=False)
+            left = 8 * 2.0**-53 * true.square()
+            bound = SUM * var.sqrt() + left.sqrt() * 2.0**-25 + U * U
+            yield f'{which} mean', mean, true, bound
+            bound = (SUM * var + left + U * U) * count
+            yield f'{which} second', second, var * count, bound
 
 
 def _compared(layer, plain, x, y, x_all, y_all, dy_all, own, ranks):

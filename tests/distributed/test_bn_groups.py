@@ -82,29 +82,21 @@ def test_every_rank_is_told_what_is_wrong():
     run_threads(refusals, 2)
 
 
-def noisy(rank, features):
-    generator = torch.Generator().manual_seed(features * 100 + rank)
-    layer = MegDetSyncBN(features)
-    layer.running_mean.normal_(3, 2, generator=generator)
-    layer.running_var.uniform_(0.5, 2, generator=generator)
-    layer.num_batches_tracked.fill_(7)
-    return layer
-
-
 def pool(rank, world_size):
-    """A model, and an EMA copy of another size."""
-    layers = [noisy(rank, features) for features in (3, 5, 4)]
-    untracked = MegDetSyncBN(3, track_running_stats=False)
+    """A model, and a copy."""
+    generator = torch.Generator().manual_seed(rank)
+    norm, equal = MegDetSyncBN(3), MegDetSyncBN(1000)
+    norm.running_mean.normal_(3, 2, generator=generator)
+    norm.running_var.uniform_(0.5, 2, generator=generator)
     # The same on all ranks, of many magnitudes.
-    equal = noisy(0, 1000)
+    equal.num_batches_tracked.fill_(7)
     for buffer in (equal.running_mean, equal.running_var):
-        buffer *= 10.0 ** (torch.arange(1000) % 13 - 6)
-    before = copy.deepcopy(equal)
-    pool_running_stats(
-        nn.Sequential(*layers[:2]), nn.Sequential(layers[2], untracked, equal)
-    )
-    assert all(map(torch.equal, equal.buffers(), before.buffers()))
-    return [layer.state_dict() for layer in layers]
+        buffer.fill_(1 / 3).mul_(10.0 ** (torch.arange(1000) % 13 - 6))
+    before = copy.deepcopy([norm.state_dict(), equal.state_dict()])
+    untracked = MegDetSyncBN(3, track_running_stats=False)
+    pool_running_stats(norm, nn.Sequential(untracked, equal))
+    assert_close(equal.state_dict(), before[1], rtol=0, atol=0)
+    return before[0], norm.state_dict()
 
 
 @pytest.mark.parametrize('world_size', [2, 3, 7])
@@ -117,15 +109,12 @@ def test_pooling(world_size, monkeypatch):
         return all_reduce(tensor, **kwargs)
 
     monkeypatch.setattr(dist, 'all_reduce', spy)
-    first, *others = run_threads(pool, world_size)
-    for pooled in others:
-        assert_close(pooled, first, rtol=0, atol=0)
-    for state, features in zip(first, (3, 5, 4), strict=True):
-        before = [noisy(r, features).state_dict() for r in range(world_size)]
-        for name in ('running_mean', 'running_var'):
-            true = torch.stack([b[name].double() for b in before]).mean(0)
-            # One rounding to float32.
-            assert_close(state[name].double(), true, rtol=2.0**-24, atol=0)
-        assert state['num_batches_tracked'].item() == 7
-    # 1012 channels: means, variances; four counters.
-    assert reduced == [(2 * 1012 + 4, torch.float64)] * world_size
+    befores, afters = zip(*run_threads(pool, world_size), strict=True)
+    for name in ('running_mean', 'running_var'):
+        true = torch.stack([b[name].double() for b in befores]).mean(0)
+        for after in afters:
+            # One rounding to float32, the same on all ranks.
+            assert_close(after[name].double(), true, rtol=2.0**-24, atol=0)
+            assert torch.equal(after[name], afters[0][name])
+    # 1003 channels: means, variances; two counters.
+    assert reduced == [(2 * 1003 + 2, torch.float64)] * world_size

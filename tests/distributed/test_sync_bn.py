@@ -154,18 +154,20 @@ def order_in_backward(rank, world_size):
 
         return spy
 
-    x = torch.randn(2, 3, 4, 4, requires_grad=True)
-    y = MegDetSyncBN(3)(x)
-    function.start_all_reduce = spied(function.start_all_reduce, 'sent')
-    for name in ('centre', 'input_gradient'):
-        setattr(plain, name, spied(getattr(plain, name), name))
+    y = MegDetSyncBN(3)(torch.randn(2, 3, 4, 4, requires_grad=True))
+    for place, name, event in (
+        (function, 'start_all_reduce', 'sent'),
+        (plain, 'begin_input_gradient', 'begun'),
+        (plain, 'finish_input_gradient', 'finished'),
+    ):
+        setattr(place, name, spied(getattr(place, name), event))
     y.sum().backward()
     return events
 
 
 def test_the_gradient_is_begun_while_the_sums_are_on_their_way():
     for events in run_ranks(order_in_backward, 2):
-        assert events == ['sent', 'centre', 'there', 'input_gradient']
+        assert events == ['sent', 'begun', 'there', 'finished']
 
 
 def fails(rank, world_size):
@@ -208,15 +210,20 @@ def test_a_single_value_normalises_to_the_bias():
 
 def recomputed(rank, world_size, use_reentrant):
     x = torch.randn(rank + 1, CHANNELS, 4, 4)
-    results = []
+    results, seen = [], []
     for run in (
         lambda layer, x: layer(x),
         lambda layer, x: checkpoint(layer, x, use_reentrant=use_reentrant),
     ):
         layer, leaf = new_layer(), x.clone().requires_grad_()
+        layer.observer = seen.append
         run(layer, leaf).square().sum().backward()
         buffers = layer.state_dict().values()
         results.append([leaf.grad, layer.weight.grad, *buffers])
+    assert [call.recomputed for call in seen] == [False, False, True]
+    # Backward reports to the forward that built its graph.
+    first, again = (1, 2) if use_reentrant else (2, 1)
+    assert [len(call.collectives) for call in seen] == [2, first, again]
     return results
 
 

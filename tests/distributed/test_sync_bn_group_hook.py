@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import os
 from types import SimpleNamespace
+from unittest import mock
 
 import pytest
 import torch
@@ -72,7 +73,9 @@ def train(rank, world_size, work_dir, epochs, *runs):
                 **(options if isinstance(options, dict) else options[rank]),
             }
         )
-        runner = Runner.from_cfg(cfg)
+        # It asks compilers for their versions, which takes long.
+        with mock.patch('mmengine.runner.runner.collect_env', dict):
+            runner = Runner.from_cfg(cfg)
         norm = runner.model.module.norm
         try:
             runner.train()

@@ -36,6 +36,24 @@ def two_stage(start, end, x):
     return linear(start, end, max(0, (4 * x - 1) / 3))
 
 
+def assert_formula(value, formula, start, end, t, total):
+    if not end:
+        assert value == 0
+        return
+    # Cosine, the worst: 1.35 U of the sine's argument (pi as a float and one
+    # rounding), which weigh at most 0.9, and 1.1 U of the sine itself, twice:
+    # squared, less than 3 U (U = 2^-53). The value is rounded once: U.
+    # Exponential: exponent 0.4 U, start / end U, power 1.1 U, value U.
+    with mpmath.workdps(60):
+        first = mpmath.mpf(start.numerator) / start.denominator
+        wanted = formula(first, mpmath.mpf(end), mpmath.mpf(t) / total)
+        largest = max(float(start), end)
+        assert abs(mpmath.mpf(value) - wanted) <= largest * 2**-51
+        # These are rounded once.
+        if formula in (linear, two_stage):
+            assert value == float(wanted)
+
+
 @pytest.mark.parametrize(
     ('cls', 'formula'),
     [
@@ -52,37 +70,28 @@ def two_stage(start, end, x):
         dict(start_factor=0.001),
         dict(start_factor=1 / 3),
         dict(start_factor=1.0),
-        dict(start_value=0.0007),
+        dict(start_value=0.05),  # from above and from below
         dict(start_value=0.0007, end_value=0.03),
     ],
     ids=str,
 )
 def test_every_step_is_the_closed_formula(cls, formula, total, ends):
-    base = 0.1 / 3  # a value that no product gives back
-    wrapper = make_wrapper(base, 0.0)
+    # A value that no product gives back, and one that is frozen.
+    bases = [0.1 / 3, 0.0] if 'end_value' in ends else [0.1 / 3, 0.08, 0.0]
+    wrapper = make_wrapper(*bases)
     hold = dict(hold=total // 4) if formula is two_stage else {}
     warmup = cls(wrapper, begin=3, end=3 + total, **ends, **hold)
     used = train(wrapper, [warmup], 3 + total + 3)
 
-    start = Fraction(base) * Fraction(ends.get('start_factor', 0))
-    start += Fraction(ends.get('start_value', 0))
-    end = ends.get('end_value', base)
-    assert used[:3] == [[base, 0.0]] * 3
-    assert used[3] == [float(start), 0.0]
-    assert used[3 + total :] == [[end, 0.0]] * 3
-    # Cosine, the worst: 1.35 U of the sine's argument (pi as a float and one
-    # rounding), which weigh at most 0.9, and 1.1 U of the sine itself, twice:
-    # squared, less than 3 U (U = 2^-53). The value is rounded once: U.
-    # Exponential: exponent 0.4 U, start / end U, power 1.1 U, value U.
-    with mpmath.workdps(60):
-        first = mpmath.mpf(start.numerator) / start.denominator
-        for t, (value, frozen) in enumerate(used[3 : 3 + total]):
-            wanted = formula(first, mpmath.mpf(end), mpmath.mpf(t) / total)
-            assert abs(mpmath.mpf(value) - wanted) <= end * 2**-51
-            # These are rounded once.
-            if formula in (linear, two_stage):
-                assert value == float(wanted)
-            assert frozen == 0.0
+    assert used[:3] == [bases] * 3
+    for base, values in zip(bases, zip(*used[3:], strict=True), strict=True):
+        start = Fraction(ends.get('start_value', 0) if base else 0)
+        start += Fraction(base) * Fraction(ends.get('start_factor', 0))
+        end = ends.get('end_value', base) if base else 0.0
+        assert values[0] == float(start)
+        assert values[total:] == (end,) * 3
+        for t in range(total):
+            assert_formula(values[t], formula, start, end, t, total)
 
 
 def test_two_stages_in_epochs():
