@@ -1,10 +1,12 @@
 # Copyright (c) mmdet_megdet contributors. All rights reserved.
 """MegDetSyncBN on many ranks against one float64 BatchNorm, with bounds.
 
-``sync_bn/kernels/check.py`` derives them. On the small inputs here at most 24
-float32 additions follow one another, and each summand has up to 4 roundings:
-sums are good to 28 U of the sum of absolute values, U being the roundoff.
-Triton's interpreter truncates to bfloat16 where a GPU rounds: twice as much.
+``sync_bn/kernels/check.py`` derives them. At most 24 float32 additions follow
+one another on small inputs; on others those in a piece of a row, in 8 lanes,
+and the lanes' sums. Each summand has up to 4 roundings (7 where the square of
+a root is one). So sums are good to 28 U (143 U) of the sum of absolute values,
+U being the roundoff. Triton's interpreter truncates to bfloat16 where a GPU
+rounds: twice as much.
 """
 
 from __future__ import annotations
@@ -15,7 +17,7 @@ from dataclasses import dataclass, field
 
 import torch
 import torch.distributed as dist
-from torch import Tensor
+from torch import Tensor, nn
 
 from mmdet_megdet.sync_bn import (
     MegDetSyncBN,
@@ -25,10 +27,16 @@ from mmdet_megdet.sync_bn import (
     resolve_bn_groups,
     revert_to_batch_norm,
 )
+from mmdet_megdet.sync_bn.kernels import blocks
 
 U = 2.0**-24
-SUM = 28 * U
 STEPS = 2
+
+
+def sum_bound(x: Tensor) -> float:
+    """Of a sum over the positions of a channel, by that of absolute values."""
+    small = x.shape[2:].numel() < blocks.SHORTEST_PIECE
+    return (28 if small else blocks.LONGEST_PIECE // 8 + 15) * U
 
 
 def channels_last(x: Tensor) -> Tensor:
@@ -40,11 +48,11 @@ def channels_last(x: Tensor) -> Tensor:
 
 @dataclass
 class Case:
-    """One layer, its arguments, and the batches of all ranks.
+    """One layer, its arguments, and the images of all ranks.
 
-    ``shares`` are the images of each rank; values scatter about ``mean``;
-    ``layout`` is applied to input and output gradient; ``constant`` gives
-    channel 0 one value throughout.
+    ``layout`` is applied to input and output gradient, which may have one of
+    its own, or be ``expanded``: the same for all images and channels.
+    ``constant`` gives channel 0 one value throughout.
     """
 
     shares: tuple[int, ...]
@@ -53,7 +61,9 @@ class Case:
     dtype: torch.dtype = torch.float32
     layer: dict = field(default_factory=dict)
     channels: int = 3
-    layout: Callable[[Tensor], Tensor] | None = None
+    layout: Callable[[Tensor], Tensor] = torch.clone
+    gradient_layout: Callable[[Tensor], Tensor] | None = None
+    expanded: bool = False
     constant: bool = False
     ranks_per_group: int | None = None
 
@@ -68,16 +78,16 @@ class Case:
         if self.constant:
             x[:, 0] = 0.1
         dy = torch.randn(shape, generator=generator)
+        if self.expanded:
+            dy = dy[:1, :1].expand_as(dy)
         return (x + self.mean).to(self.dtype), dy.to(self.dtype)
 
     def new_layer(self) -> MegDetSyncBN:
         """The layer, with weights that every rank draws alike."""
         generator = torch.Generator().manual_seed(1)
         layer = MegDetSyncBN(self.channels, **self.layer)
-        if layer.affine:
-            with torch.no_grad():
-                layer.weight.uniform_(0.5, 2, generator=generator)
-                layer.bias.uniform_(-1, 1, generator=generator)
+        for parameter in layer.parameters():
+            nn.init.uniform_(parameter, -2, 2, generator=generator)
         return layer
 
 
@@ -92,10 +102,9 @@ def parity(rank: int, world_size: int, case: Case) -> dict[str, float]:
     x_all, dy_all = (
         torch.cat(v.split(shares)[first : first + ranks]) for v in case.batch()
     )
-    x, dy = x_all[own].clone(), dy_all[own].clone()
-    if case.layout is not None:
-        x, dy = case.layout(x), case.layout(dy)
-    x.requires_grad_()
+    x, dy = case.layout(x_all[own]).requires_grad_(), dy_all[own]
+    if not case.expanded:
+        dy = (case.gradient_layout or case.layout)(dy)
     x_all, dy_all = x_all.double().requires_grad_(), dy_all.double()
 
     # PyTorch's own, in float64, with the same state.
@@ -117,9 +126,8 @@ def parity(rank: int, world_size: int, case: Case) -> dict[str, float]:
             y_all.backward(dy_all)
     for result in y, x.grad:
         assert (result.dtype, result.shape) == (case.dtype, x.shape)
-        assert (
-            case.layout is not channels_last or case.layout(result) is result
-        )
+        if case.layout is channels_last:
+            assert channels_last(result) is result
     (call,) = seen
     assert call.count == x.numel() // case.channels
     assert call.group_count == positions
@@ -139,31 +147,31 @@ def parity(rank: int, world_size: int, case: Case) -> dict[str, float]:
 
 def _observed(call, x_all, own):
     """Name, value, true value and bound of the moments that are told."""
-    group_second = call.group_var * call.group_count
-    for which, x, mean, second in (
-        ('local', x_all[own], call.mean, call.second),
-        ('group', x_all, call.group_mean, group_second),
+    sums, local_var = sum_bound(x_all), call.second / max(1, call.count)
+    for which, x, mean, var in (
+        ('local', x_all[own], call.mean, local_var),
+        ('group', x_all, call.group_mean, call.group_var),
     ):
-        dims = [0, *range(2, x.dim())]
-        count = x[:, 0].numel()
-        if count:
-            true, var = x.mean(dims), x.var(dims, unbiased=False)
-            left = 8 * 2.0**-53 * true.square()
-            bound = SUM * var.sqrt() + left.sqrt() * 2.0**-25 + U * U
-            yield f'{which} mean', mean, true, bound
-            bound = (SUM * var + left + U * U) * count
-            yield f'{which} second', second, var * count, bound
+        if not len(x):
+            continue
+        values = x.transpose(0, 1).flatten(1)
+        true, true_var = values.mean(1), values.var(1, unbiased=False)
+        left = 8 * 2.0**-53 * true.square()
+        bound = sums * true_var.sqrt() + left.sqrt() * 2.0**-25 + U * U
+        yield f'{which} mean', mean, true, bound
+        bound = sums * true_var + left + U * U
+        yield f'{which} var', var, true_var, bound
 
 
 def _compared(layer, plain, x, y, x_all, y_all, dy_all, own, ranks):
     """Name, value, true value and bound of each quantity."""
-    x_grad, x_all = x_all.grad, x_all.detach()
+    x_grad, x_all, sums = x_all.grad, x_all.detach(), sum_bound(x_all)
     dims = [0, *range(2, x_all.dim())]
     column = (1, -1) + (1,) * (x_all.dim() - 2)
     mean, var = x_all.mean(dims), x_all.var(dims, unbiased=False)
     invstd = (var + layer.eps).rsqrt()
     left = 8 * 2.0**-53 * mean.square()
-    r = (SUM + left * invstd.square()).max()
+    r = (sums + left * invstd.square()).max()
     # What a half-precision output is rounded to last.
     half = x.dtype in (torch.float16, torch.bfloat16)
     last = torch.finfo(x.dtype).eps / 2 if half else 0.0
@@ -179,7 +187,7 @@ def _compared(layer, plain, x, y, x_all, y_all, dy_all, own, ranks):
 
     largest = dy_all.abs().max() * (1 + x_hat.abs().max() ** 2)
     largest = largest * (invstd * weight).max()
-    bound = (8 * U + 2 * SUM + 1.5 * r) * largest + last * x_grad[own].abs()
+    bound = (8 * U + 2 * sums + 1.5 * r) * largest + last * x_grad[own].abs()
     yield 'dx', x.grad, x_grad[own], bound
 
     if layer.affine:
@@ -189,17 +197,17 @@ def _compared(layer, plain, x, y, x_all, y_all, dy_all, own, ranks):
             if group is not None:
                 dist.all_reduce(grad, group=group)
             # Each rank rounds its share to float32; the scale carries r / 2.
-            bound = SUM + ranks * U + r / 2
+            bound = sums + ranks * U + r / 2
             bound = bound * summand.abs().sum(dims) + U
             yield f'd{name}', grad, getattr(plain, name).grad, bound
     if layer.track_running_stats:
         # Stored in float32, STEPS times.
         stored = 2 * STEPS * U
         true = plain.running_mean
-        bound = SUM * var.sqrt() + stored * (true.abs() + mean.abs()) + U
+        bound = sums * var.sqrt() + stored * (true.abs() + mean.abs()) + U
         yield 'running_mean', layer.running_mean, true, bound
         true = plain.running_var
-        bound = (SUM + stored) * (true + var) + 2 * left + U * layer.eps
+        bound = (sums + stored) * (true + var) + 2 * left + U * layer.eps
         yield 'running_var', layer.running_var, true, bound
         assert layer.num_batches_tracked.item() == STEPS
 

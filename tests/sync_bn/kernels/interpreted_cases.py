@@ -84,21 +84,6 @@ def test_ranks_may_differ_in_implementation():
     assert within_bounds(*cases, ranks=mixed_implementations, run=run_ranks)
 
 
-@pytest.mark.parametrize('layout', [torch.clone, channels_last])
-def test_gradients_of_any_layout_are_laid_out_as_the_input(layout):
-    """Expanded, of another layout, and at an odd address."""
-    x = layout(torch.randn(2, 3, 4, 5))
-    for dy in (
-        torch.tensor(2.0).expand(2, 3, 4, 5),
-        torch.randn(2, 5, 4, 3).transpose(1, 3),
-        torch.randn(121)[1:].view(2, 3, 4, 5),
-    ):
-        prepared = fused.prepare(dy, x)
-        assert prepared.stride() == x.stride()
-        assert prepared.data_ptr() % fused.ALIGNMENT == 0
-        assert torch.equal(prepared, dy)
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize('old', MUTATIONS)
 def test_a_wrong_formula_is_noticed(old, monkeypatch, tmp_path):
