@@ -17,7 +17,6 @@ from mmdet_megdet.errors import ConfigError
 from mmdet_megdet.sync_bn import (
     MegDetSyncBN,
     convert_batch_norm,
-    report_batch_norm,
     revert_to_batch_norm,
 )
 from tests.sync_bn.test_layer import SETTINGS as LAYER_SETTINGS
@@ -135,13 +134,3 @@ def test_copies_of_a_converted_model_go_back_to_the_right_dimension():
     assert type(model[0]) is MegDetSyncBN  # untouched
     with pytest.raises(ConfigError, match='dims=4 must be 1, 2 or 3'):
         revert_to_batch_norm(model, dims=4)
-
-
-def test_report():
-    model = nn.Sequential(*(MegDetSyncBN(3) for _ in range(3)))
-    model.append(nn.BatchNorm1d(3))
-    model[1].eval()
-    for layer in model[1:]:
-        layer.requires_grad_(False)
-    report = (['0', '2'], ['1'], ['2'], {'3': 'BatchNorm1d'})
-    assert report_batch_norm(model) == report

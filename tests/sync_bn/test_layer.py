@@ -119,16 +119,11 @@ def test_a_size_that_is_no_number_of_images(bn_size):
         MegDetSyncBN(4, bn_size=bn_size)
 
 
-def test_resolving_a_model_in_one_process():
-    model = nn.Sequential(
-        MegDetSyncBN(3), nn.BatchNorm2d(3), MegDetSyncBN(3, bn_size=4)
-    )
-    layers = model[0], model[2]
+def test_a_refused_size_changes_nothing():
+    model = nn.Sequential(MegDetSyncBN(3), MegDetSyncBN(3, bn_size=4))
     for images, refusal in ((3, 'nearest BN sizes are 3;'), (0, '=0 must be')):
         with pytest.raises(ConfigError, match=refusal):
             resolve_bn_groups(model, images)
-        assert [m.ranks_per_group for m in layers] == [None, None]
+    assert [layer.ranks_per_group for layer in model] == [None, None]
     assert resolve_bn_groups(model, images_per_gpu=4) == {1: 2}
-    assert [m.bn_size for m in layers] == [None, 4]
-    assert resolve_bn_groups(model, 2, bn_size=None) == {1: 2}
-    assert [m.bn_size for m in layers] == [None, None]
+    assert [layer.bn_size for layer in model] == [None, 4]
