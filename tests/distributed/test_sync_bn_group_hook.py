@@ -126,15 +126,18 @@ def test_groups_and_pooled_checkpoints(tmp_path):
     assert_close((model, ema), built, rtol=0, atol=0)
 
 
-def test_the_hook_overrides_the_layers(tmp_path):
-    runs = [{BN_SIZE: 4, HOOKS_BN_SIZE: size} for size in (2, None)]
-    for results in run_ranks(train, 2, tmp_path, 1, *runs):
-        assert [result[2:] for result in results] == [(2, 1), (None, 2)]
-
-
-def test_what_cannot_be_stops_every_rank(tmp_path):
-    runs = {BN_SIZE: 6}, ({BN_SIZE: 2}, {BN_SIZE: None})
-    for impossible, different in run_ranks(train, 2, tmp_path, 1, *runs):
+def test_overrides_and_what_stops_every_rank(tmp_path):
+    runs = (
+        {BN_SIZE: 4, HOOKS_BN_SIZE: 2},
+        {BN_SIZE: 4, HOOKS_BN_SIZE: None},
+        {BN_SIZE: 6},
+        ({BN_SIZE: 2}, {BN_SIZE: None}),
+    )
+    for two, everyone, impossible, different in run_ranks(
+        train, 2, tmp_path, 1, *runs
+    ):
+        assert two[2:] == (2, 1)
+        assert everyone[2:] == (None, 2)
         what = 'bn_size=6 cannot be had from 2 rank(s) with 2 image(s)'
         assert what in impossible
         assert 'nearest BN sizes are 4;' in impossible
