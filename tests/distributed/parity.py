@@ -77,10 +77,10 @@ class Case:
         x += torch.randn(len(x), *[1] * (x.dim() - 1), generator=generator)
         if self.constant:
             x[:, 0] = 0.1
-        dy = torch.randn(shape, generator=generator)
+        dy = torch.randn(shape, generator=generator).to(self.dtype)
         if self.expanded:
             dy = dy[:1, :1].expand_as(dy)
-        return (x + self.mean).to(self.dtype), dy.to(self.dtype)
+        return (x + self.mean).to(self.dtype), dy
 
     def new_layer(self) -> MegDetSyncBN:
         """The layer, with weights that every rank draws alike."""
@@ -99,9 +99,8 @@ def parity(rank: int, world_size: int, case: Case) -> dict[str, float]:
         resolve_bn_groups(layer, 1, bn_size=ranks)
     first = rank // ranks * ranks
     own = slice(sum(shares[first:rank]), sum(shares[first : rank + 1]))
-    x_all, dy_all = (
-        torch.cat(v.split(shares)[first : first + ranks]) for v in case.batch()
-    )
+    of_group = slice(sum(shares[:first]), sum(shares[: first + ranks]))
+    x_all, dy_all = (v[of_group] for v in case.batch())
     x, dy = case.layout(x_all[own]).requires_grad_(), dy_all[own]
     if not case.expanded:
         dy = (case.gradient_layout or case.layout)(dy)

@@ -28,6 +28,7 @@ MULTIPLY = [
     dict(type='LinearLR', start_factor=0.5, end=9),
     dict(type='PolyLR', power=2.0, end=40),
     COSINE,
+    dict(type='CosineAnnealingLR', T_max=20, end=30),
     dict(type='PreciseCosineWarmup', start_factor=0.1, begin=5, end=20),
 ]
 OTHERWISE = [
