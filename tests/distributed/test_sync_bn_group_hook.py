@@ -126,7 +126,8 @@ def test_groups_and_pooled_checkpoints(tmp_path):
     assert_close((model, ema), built, rtol=0, atol=0)
 
 
-def test_overrides_and_what_stops_every_rank(tmp_path):
+def test_what_cannot_be_stops_every_rank(tmp_path):
+    """What can be overrides the layers."""
     runs = (
         {BN_SIZE: 4, HOOKS_BN_SIZE: 2},
         {BN_SIZE: 4, HOOKS_BN_SIZE: None},
