@@ -1,14 +1,11 @@
 # Copyright (c) mmdet_megdet contributors. All rights reserved.
-"""What all warm-ups share: what is counted, what is written, how they resume.
-
-The shapes are subclasses; what may run beside a warm-up is in
-:mod:`.conflicts`.
-"""
+"""What all warm-ups share: what they count and write, how they resume."""
 
 from __future__ import annotations
 
 import logging
 from fractions import Fraction
+from operator import is_not
 from typing import Any, Literal
 
 from mmengine.logging import print_log
@@ -19,9 +16,6 @@ from ..errors import ConfigError
 from ..upstream.mmengine_names import schedulers_of, steps_counted
 from .checks import check_lengths, check_optimizer, check_values
 from .conflicts import refuse_if_written
-
-# Arguments of which the shape is made.
-_VALUES = ('start_factor', 'start_value', 'end_value')
 
 
 class WarmupParamScheduler(_ParamScheduler):
@@ -173,10 +167,7 @@ class WarmupParamScheduler(_ParamScheduler):
         if self._watched is None:
             self._watched = dict.fromkeys(schedulers_of(self.optimizer), -1)
         touched = self._others_factor is not None and any(
-            found is not written
-            for found, written in zip(
-                self._found(), self._last_value, strict=True
-            )
+            map(is_not, self._found(), self._last_value)
         )
         for other, before in self._watched.items():
             refuse_if_written(self, other, before, touched)
@@ -202,19 +193,16 @@ class WarmupParamScheduler(_ParamScheduler):
         ]
 
     def _own_value(self, base: float, progress: Fraction) -> Fraction:
-        start, end = self._ends(Fraction(base))
+        start = end = Fraction(base)
+        if self.start_factor is not None:
+            start = end * Fraction(self.start_factor)
+        elif base:
+            start = Fraction(self.start_value or 0)
+            end = Fraction(base if self.end_value is None else self.end_value)
         # The ends by a special case, whatever the rounding of a shape.
         if progress == 1 or start == end:
             return end
         return start if progress == 0 else self._shape(start, end, progress)
-
-    def _ends(self, base: Fraction) -> tuple[Fraction, Fraction]:
-        if self.start_factor is not None:
-            return base * Fraction(self.start_factor), base
-        if base == 0 or self.start_value is None:
-            return base, base
-        end = base if self.end_value is None else Fraction(self.end_value)
-        return Fraction(self.start_value), end
 
     def _factors_of_others(self) -> list[float]:
         """Return, per group, what others have multiplied the value by.
@@ -223,9 +211,8 @@ class WarmupParamScheduler(_ParamScheduler):
         The ratio of what is there now to what the warm-up wrote is theirs.
         """
         bases = self.base_values
-        if self._others_factor is None:
-            before, written = [1.0] * len(bases), bases
-        else:
+        before, written = [1.0] * len(bases), bases
+        if self._others_factor is not None:
             before, written = self._others_factor, self._last_value
         # A group with base 0 stays at 0: no factor to keep.
         return [
@@ -280,9 +267,10 @@ class WarmupParamScheduler(_ParamScheduler):
                 'and model as they were when the checkpoint was saved.'
             )
         found = state.pop('found')
+        values = 'start_factor', 'start_value', 'end_value'
         settings = {
             key: (state[key], getattr(self, key))
-            for key in (*self._LENGTHS, 'count', *_VALUES)
+            for key in (*self._LENGTHS, 'count', *values)
         }
         settings[f'base {self.param_name}'] = (
             sorted(set(state['base_values'])),

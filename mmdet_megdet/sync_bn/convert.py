@@ -30,13 +30,11 @@ class BatchNormReport(NamedTuple):
     """The BatchNorm layers of a model, by name.
 
     ``MegDetSyncBN`` in training mode and in eval mode, where it does not
-    synchronise; those of ``synced`` of whose weight and bias none is trained;
-    and any other BatchNorm, with the name of its class.
+    synchronise; and any other BatchNorm, with the name of its class.
     """
 
     synced: list[str]
     in_eval: list[str]
-    frozen: list[str]
     others: dict[str, str]
 
 
@@ -45,13 +43,10 @@ def report_batch_norm(model: nn.Module) -> BatchNormReport:
 
     ``model.train()`` puts those of mmdet's backbones into eval mode.
     """
-    report = BatchNormReport([], [], [], {})
+    report = BatchNormReport([], [], {})
     for name, layer in model.named_modules():
         if isinstance(layer, MegDetSyncBN):
             (report.synced if layer.training else report.in_eval).append(name)
-            trained = [p.requires_grad for p in layer.parameters()]
-            if layer.training and trained and not any(trained):
-                report.frozen.append(name)
         elif isinstance(layer, _BatchNorm):
             report.others[name] = type(layer).__name__
     return report

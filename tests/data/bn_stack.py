@@ -6,10 +6,10 @@ from __future__ import annotations
 import itertools
 import json
 import os
+from functools import partial
 from pathlib import Path
 from unittest import mock
 
-import torch
 from mmengine.config import Config
 from mmengine.dist import get_rank
 from mmengine.dist import get_world_size as world
@@ -42,42 +42,35 @@ class BNStack(BaseModel):
 
     def __init__(
         self,
-        plain: list[str] = (),
-        bn_size: int | None = None,
-        norm_eval: list[str] = (),
-        uneven: bool = False,
-        with_cp: bool = False,
-        data_preprocessor: dict | None = None,
-    ) -> None:
+        plain=(),
+        bn_size=None,
+        norm_eval=(),
+        uneven=False,
+        with_cp=False,
+        data_preprocessor=None,
+    ):
         super().__init__(data_preprocessor)
         self.convs, self.norms = nn.ModuleDict(), nn.ModuleDict()
         for name in LAYERS:
             channels = 3 if name == 'stem' else WIDTH
             self.convs[name] = nn.Conv2d(channels, WIDTH, 3, padding=1)
-            self.norms[name] = (
-                nn.BatchNorm2d(WIDTH)
-                if name in plain
-                else MegDetSyncBN(WIDTH, bn_size=bn_size)
-            )
+            self.norms[name] = MegDetSyncBN(WIDTH, bn_size=bn_size)
+            if name in plain:
+                self.norms[name] = nn.BatchNorm2d(WIDTH)
         self.norm_eval = norm_eval
         self.uneven, self.with_cp = uneven, with_cp
         self.calls, self.iterations = list(LAYERS), 0
 
-    def train(self, mode: bool = True) -> BNStack:
+    def train(self, mode=True):
         super().train(mode)
         for name in self.norm_eval:
             self.norms[name].eval()
         return self
 
-    def _block(self, name: str, x: torch.Tensor) -> torch.Tensor:
+    def _block(self, name, x):
         return self.norms[name](self.convs[name](x)).relu()
 
-    def forward(
-        self,
-        inputs: torch.Tensor,
-        targets: torch.Tensor | None = None,
-        mode: str = 'tensor',
-    ) -> dict | list:
+    def forward(self, inputs, targets=None, mode='tensor'):
         if self.uneven and self.training:
             self.iterations += 1
             left = (self.iterations * 3 + get_rank() * 2) % (len(inputs) + 1)
@@ -86,10 +79,10 @@ class BNStack(BaseModel):
             inputs, targets = inputs[:left], targets[:left]
         x = inputs
         for name in self.calls:
+            block = partial(self._block, name)
             if self.with_cp and name in LAYERS[2:]:
-                x = checkpoint(self._block, name, x, use_reentrant=False)
-            else:
-                x = self._block(name, x)
+                block = partial(checkpoint, block, use_reentrant=False)
+            x = block(x)
         guess = x.mean((1, 2, 3)).unsqueeze(1)
         if mode != 'loss':
             return [dict(error=e) for e in (guess - targets).abs().flatten()]
@@ -97,18 +90,11 @@ class BNStack(BaseModel):
         return dict(loss=error)
 
 
-def stack_config(work_dir: Path | str, **settings) -> Config:
+def stack_config(work_dir, **settings):
     """Two epochs of three iterations of two images on each rank.
 
     ``settings`` are overrides, with ``__`` for the dots.
     """
-    loader = dict(
-        batch_size=2,
-        num_workers=0,
-        dataset=dict(type='TinyImages', length=6 * world(), augment=True),
-        sampler=dict(type='DefaultSampler', shuffle=False),
-        collate_fn=dict(type='default_collate'),
-    )
     cfg = Config(
         dict(
             default_scope='mmengine',
@@ -119,7 +105,15 @@ def stack_config(work_dir: Path | str, **settings) -> Config:
             log_level='INFO',
             model=dict(type='BNStack'),
             model_wrapper_cfg=dict(type='MegDetDistributedDataParallel'),
-            train_dataloader=loader,
+            train_dataloader=dict(
+                batch_size=2,
+                num_workers=0,
+                dataset=dict(
+                    type='TinyImages', length=6 * world(), augment=True
+                ),
+                sampler=dict(type='DefaultSampler', shuffle=False),
+                collate_fn=dict(type='default_collate'),
+            ),
             train_cfg=dict(by_epoch=True, max_epochs=2),
             optim_wrapper=dict(optimizer=dict(type='SGD', lr=0.01)),
             default_hooks=dict(
@@ -141,7 +135,7 @@ def stack_config(work_dir: Path | str, **settings) -> Config:
     return cfg
 
 
-def train_stack(cfg: Config) -> Runner:
+def train_stack(cfg):
     """Trains to the end; returns the runner."""
     os.environ['LOCAL_RANK'] = str(get_rank())
     # It asks compilers for their versions, which takes longer than training.
@@ -151,7 +145,7 @@ def train_stack(cfg: Config) -> Runner:
     return runner
 
 
-def lines(work_dir: Path | str) -> list[dict]:
+def lines(work_dir):
     """What ``bn_stats.jsonl`` holds."""
 
     def refuse(constant):

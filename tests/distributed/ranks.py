@@ -6,7 +6,6 @@ from __future__ import annotations
 import tempfile
 from collections.abc import Callable
 from datetime import timedelta
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -45,7 +44,5 @@ def run_ranks(fn: Callable, world_size: int, *args: Any) -> list[Any]:
             nprocs=world_size,
             start_method='fork',
         )
-        return [
-            torch.load(Path(folder) / f'{rank}.pt', weights_only=False)
-            for rank in range(world_size)
-        ]
+        files = [f'{folder}/{rank}.pt' for rank in range(world_size)]
+        return [torch.load(file, weights_only=False) for file in files]

@@ -11,6 +11,7 @@ import pytest
 import torch
 import torch.distributed as dist
 from torch import nn
+from torch.testing import assert_close
 
 from mmdet_megdet.errors import ConfigError
 from mmdet_megdet.sync_bn import (
@@ -38,19 +39,21 @@ def group_facts(rank, world_size):
             [bn_group(layer.ranks_per_group, CPU) for layer in layers]
             for layers in (model, copy.deepcopy(model))
         )
-    facts = dict(
-        counts=counts,
-        made=made,
-        ranks=[g and dist.get_process_group_ranks(g) for g in groups],
-        found_again=groups == again and not all_reduce.called,
-        timeouts={group_timeout(g, CPU) for g in groups if g is not None},
-        default=any(g is dist.group.WORLD for g in groups),
-    )
+    assert groups == again
+    assert not all_reduce.called
+    assert counts == {4: 2, 2: 2, 1: 1}
+    assert made == 3  # two groups of two ranks and one of four
+    pair = [0, 1] if rank < 2 else [2, 3]
+    members = [g and dist.get_process_group_ranks(g) for g in groups]
+    assert members == [[0, 1, 2, 3], pair, [0, 1, 2, 3], pair, None]
+    for group in groups[:4]:
+        assert group is not dist.group.WORLD
+        assert group_timeout(group, CPU) == timedelta(seconds=90)
     # A job that is initialised again gets a group of its own.
     dist.barrier()
     store = dist.distributed_c10d._get_default_store()
     dist.destroy_process_group()
-    facts['without_a_job'] = bn_group(None, CPU)
+    assert bn_group(None, CPU) is None
     dist.init_process_group(
         'gloo',
         store=dist.PrefixStore('again', store),
@@ -58,67 +61,42 @@ def group_facts(rank, world_size):
         world_size=world_size,
         timeout=timedelta(seconds=45),
     )
-    facts['next_timeout'] = group_timeout(bn_group(None, CPU), CPU)
-    return facts
+    assert group_timeout(bn_group(None, CPU), CPU) == timedelta(seconds=45)
 
 
 def test_process_groups_are_made_once_per_size():
-    for rank, facts in enumerate(run_ranks(group_facts, 4)):
-        pair = [0, 1] if rank < 2 else [2, 3]
-        everyone = [0, 1, 2, 3]
-        assert facts['ranks'] == [everyone, pair, everyone, pair, None]
-        assert facts['counts'] == {4: 2, 2: 2, 1: 1}
-        # Two groups of two ranks and one of four.
-        assert facts['made'] == 3
-        assert facts['found_again']
-        assert facts['timeouts'] == {timedelta(seconds=90)}
-        assert not facts['default']
-        assert facts['without_a_job'] is None
-        assert facts['next_timeout'] == timedelta(seconds=45)
+    run_ranks(group_facts, 4)
 
 
 def refusals(rank, world_size):
-    messages = []
     layer = MegDetSyncBN(3, bn_size=4)
     x = torch.randn(2, 3, 4, 4)
-    for call in (lambda: layer(x), lambda: bn_group(3, CPU)):
-        with pytest.raises(ConfigError) as refused:
-            call()
-        messages.append(str(refused.value))
+    with pytest.raises(ConfigError, match=r'(?s)bn_size=4 .*resolve_bn_group'):
+        layer(x)
+    with pytest.raises(ConfigError, match='resolved for another job'):
+        bn_group(3, CPU)
     layer.eval()(x)
-    return messages
 
 
 def test_every_rank_is_told_what_is_wrong():
-    for unresolved, other_job in run_threads(refusals, 2):
-        assert 'bn_size=4 counts images' in unresolved
-        assert 'resolve_bn_groups(model' in unresolved
-        assert 'resolved for another job' in other_job
-
-
-def noisy(rank, features, seed):
-    generator = torch.Generator().manual_seed(seed * 100 + rank)
-    layer = MegDetSyncBN(features)
-    layer.running_mean.normal_(3, 2, generator=generator)
-    layer.running_var.uniform_(0.5, 2, generator=generator)
-    layer.num_batches_tracked.fill_(7)
-    return layer
+    run_threads(refusals, 2)
 
 
 def pool(rank, world_size):
-    """A model, and an EMA copy of another size."""
-    layers = [noisy(rank, features, features) for features in (3, 5, 4)]
-    untracked = MegDetSyncBN(3, track_running_stats=False)
+    """A model, and a copy."""
+    generator = torch.Generator().manual_seed(rank)
+    norm, equal = MegDetSyncBN(3), MegDetSyncBN(1000)
+    norm.running_mean.normal_(3, 2, generator=generator)
+    norm.running_var.uniform_(0.5, 2, generator=generator)
     # The same on all ranks, of many magnitudes.
-    equal = noisy(0, 1000, 0)
+    equal.num_batches_tracked.fill_(7)
     for buffer in (equal.running_mean, equal.running_var):
-        buffer *= 10.0 ** (torch.arange(1000) % 13 - 6)
-    before = copy.deepcopy(equal)
-    pool_running_stats(
-        nn.Sequential(*layers[:2]), nn.Sequential(layers[2], untracked, equal)
-    )
-    assert all(map(torch.equal, equal.buffers(), before.buffers()))
-    return layers
+        buffer.fill_(1 / 3).mul_(10.0 ** (torch.arange(1000) % 13 - 6))
+    before = copy.deepcopy([norm.state_dict(), equal.state_dict()])
+    untracked = MegDetSyncBN(3, track_running_stats=False)
+    pool_running_stats(norm, nn.Sequential(untracked, equal))
+    assert_close(equal.state_dict(), before[1], rtol=0, atol=0)
+    return before[0], norm.state_dict()
 
 
 @pytest.mark.parametrize('world_size', [2, 3, 7])
@@ -131,17 +109,12 @@ def test_pooling(world_size, monkeypatch):
         return all_reduce(tensor, **kwargs)
 
     monkeypatch.setattr(dist, 'all_reduce', spy)
-    results = run_threads(pool, world_size)
-    for place, features in enumerate((3, 5, 4)):
-        layers = [noisy(r, features, features) for r in range(world_size)]
-        for name in ('running_mean', 'running_var'):
-            buffers = [getattr(layer, name).double() for layer in layers]
-            true = torch.stack(buffers).mean(0)
-            for pooled in results:
-                got = getattr(pooled[place], name)
-                # One rounding to float32; the same on all ranks.
-                assert ((got - true).abs() <= 2.0**-24 * true.abs()).all()
-                assert torch.equal(got, getattr(results[0][place], name))
-        assert results[0][place].num_batches_tracked.item() == 7
-    # 1012 channels: means, variances; four counters.
-    assert reduced == [(2 * 1012 + 4, torch.float64)] * world_size
+    befores, afters = zip(*run_threads(pool, world_size), strict=True)
+    for name in ('running_mean', 'running_var'):
+        true = torch.stack([b[name].double() for b in befores]).mean(0)
+        for after in afters:
+            # One rounding to float32, the same on all ranks.
+            assert_close(after[name].double(), true, rtol=2.0**-24, atol=0)
+            assert torch.equal(after[name], afters[0][name])
+    # 1003 channels: means, variances; two counters.
+    assert reduced == [(2 * 1003 + 2, torch.float64)] * world_size

@@ -3,8 +3,8 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import torch
@@ -22,19 +22,17 @@ def run_threads(fn: Callable, world_size: int, *args: Any) -> list[Any]:
     Returns what each rank did, or raises what the first one raised.
     Reductions add up in the order of the ranks.
     """
-    results: list[Any] = [None] * world_size
-    errors: dict[int, BaseException] = {}
 
-    def work(rank: int) -> None:
+    def work(rank: int) -> Any:
         try:
             dist.init_process_group(
                 'threaded', rank=rank, world_size=world_size, store=store
             )
-            results[rank] = fn(rank, world_size, *args)
+            return fn(rank, world_size, *args)
         except BaseException as error:
-            errors[rank] = error
             # Ends the collectives in which the others wait.
             ProcessLocalGroup.exception_handle(error)
+            raise
         finally:
             if dist.is_initialized():
                 dist.destroy_process_group()
@@ -43,18 +41,9 @@ def run_threads(fn: Callable, world_size: int, *args: Any) -> list[Any]:
     _install_threaded_pg()
     store = dist.HashStore()
     try:
-        threads = [
-            threading.Thread(target=work, args=(rank,))
-            for rank in range(world_size)
-        ]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
+        with ThreadPoolExecutor(world_size) as pool:
+            return list(pool.map(work, range(world_size)))
     finally:
         ProcessLocalGroup.reset()
         _uninstall_threaded_pg()
         torch._C._distributed_c10d._set_thread_isolation_mode(False)
-    if errors:
-        raise errors[min(errors)]
-    return results

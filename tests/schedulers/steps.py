@@ -9,19 +9,15 @@ import torch
 from mmengine.optim import OptimWrapper
 
 
-def make_optimizer(*lrs, momentum=0.9):
+def make_optimizer(*lrs):
     groups = [
         dict(params=[torch.nn.Parameter(torch.zeros(1))], lr=lr) for lr in lrs
     ]
-    return torch.optim.SGD(groups, lr=lrs[0], momentum=momentum)
+    return torch.optim.SGD(groups, lr=lrs[0], momentum=0.9)
 
 
 def make_wrapper(*lrs):
     return OptimWrapper(make_optimizer(*lrs))
-
-
-def make_adam():
-    return torch.optim.Adam([torch.nn.Parameter(torch.zeros(1))])
 
 
 def read(optimizer, key='lr'):

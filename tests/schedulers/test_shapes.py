@@ -18,9 +18,6 @@ from mmdet_megdet.schedulers import (
 )
 from tests.schedulers.steps import make_wrapper, train
 
-BASES = [0.04, 0.1 / 3]
-FACTOR = 0.001
-
 
 def linear(start, end, x):
     return start + (end - start) * x
@@ -39,72 +36,62 @@ def two_stage(start, end, x):
     return linear(start, end, max(0, (4 * x - 1) / 3))
 
 
-SHAPES = [
-    (PreciseLinearWarmup, linear),
-    (PreciseCosineWarmup, cosine),
-    (PreciseExponentialWarmup, exponential),
-    (PreciseTwoStageWarmup, two_stage),
-]
-
-
-def kwargs_for(cls, total):
-    hold = dict(hold=total // 4) if cls is PreciseTwoStageWarmup else {}
-    return hold | dict(begin=3, end=3 + total)
-
-
 def assert_formula(value, formula, start, end, t, total):
+    if not end:
+        assert value == 0
+        return
     # Cosine, the worst: 1.35 U of the sine's argument (pi as a float and one
     # rounding), which weigh at most 0.9, and 1.1 U of the sine itself, twice:
     # squared, less than 3 U (U = 2^-53). The value is rounded once: U.
     # Exponential: exponent 0.4 U, start / end U, power 1.1 U, value U.
     with mpmath.workdps(60):
-        end = mpmath.mpf(end)
-        start = mpmath.mpf(start.numerator) / start.denominator
-        wanted = formula(start, end, mpmath.mpf(t) / total)
-        assert abs(mpmath.mpf(value) - wanted) <= end * 2**-51
+        first = mpmath.mpf(start.numerator) / start.denominator
+        wanted = formula(first, mpmath.mpf(end), mpmath.mpf(t) / total)
+        largest = max(float(start), end)
+        assert abs(mpmath.mpf(value) - wanted) <= largest * 2**-51
+        # These are rounded once.
+        if formula in (linear, two_stage):
+            assert value == float(wanted)
 
 
-@pytest.mark.parametrize(('cls', 'formula'), SHAPES)
-@pytest.mark.parametrize('total', [8, 1000])
-def test_every_step_is_the_closed_formula(cls, formula, total):
-    wrapper = make_wrapper(*BASES)
-    warmup = cls(wrapper, FACTOR, **kwargs_for(cls, total))
+@pytest.mark.parametrize(
+    ('cls', 'formula'),
+    [
+        (PreciseLinearWarmup, linear),
+        (PreciseCosineWarmup, cosine),
+        (PreciseExponentialWarmup, exponential),
+        (PreciseTwoStageWarmup, two_stage),
+    ],
+)
+@pytest.mark.parametrize('total', [4, 1000])
+@pytest.mark.parametrize(
+    'ends',
+    [
+        dict(start_factor=0.001),
+        dict(start_factor=1 / 3),
+        dict(start_factor=1.0),
+        dict(start_value=0.05),  # from above and from below
+        dict(start_value=0.0007, end_value=0.03),
+    ],
+    ids=str,
+)
+def test_every_step_is_the_closed_formula(cls, formula, total, ends):
+    # A value that no product gives back, and one that is frozen.
+    bases = [0.1 / 3, 0.0] if 'end_value' in ends else [0.1 / 3, 0.08, 0.0]
+    wrapper = make_wrapper(*bases)
+    hold = dict(hold=total // 4) if formula is two_stage else {}
+    warmup = cls(wrapper, begin=3, end=3 + total, **ends, **hold)
     used = train(wrapper, [warmup], 3 + total + 3)
 
-    assert used[:3] == [BASES] * 3
-    assert used[3] == [base * FACTOR for base in BASES]
-    assert used[3 + total :] == [BASES] * 3
-    for t in range(total):
-        for base, value in zip(BASES, used[3 + t], strict=True):
-            start = Fraction(base) * Fraction(FACTOR)
-            assert_formula(value, formula, start, base, t, total)
-
-
-@pytest.mark.parametrize(('cls', 'formula'), SHAPES)
-@pytest.mark.parametrize('end_value', [None, 0.03])
-def test_absolute_values(cls, formula, end_value):
-    # Frozen at 0; the other's own value is one that no product gives back.
-    wrapper = make_wrapper(0.1 / 3, 0.0)
-    options = dict(start_value=0.0007, end_value=end_value)
-    warmup = cls(wrapper, **options, **kwargs_for(cls, 8))
-    used = train(wrapper, [warmup], 14)
-    end = end_value or 0.1 / 3
-    assert used[3] == [0.0007, 0.0]
-    assert used[11:] == [[end, 0.0]] * 3
-    for t in range(8):
-        value, frozen = used[3 + t]
-        assert frozen == 0
-        assert_formula(value, formula, Fraction(0.0007), end, t, 8)
-
-
-def test_two_stages():
-    wrapper = make_wrapper(0.04)
-    warmup = PreciseTwoStageWarmup(wrapper, 0.5, hold=2, end=4)
-    used = train(wrapper, [warmup], 6)
-    assert used == [[0.02]] * 3 + [[0.03], [0.04], [0.04]]
-    for hold in (0, 4, 2.0):
-        with pytest.raises(ConfigError, match=f'hold={hold}'):
-            PreciseTwoStageWarmup(wrapper, hold=hold, begin=1, end=5)
+    assert used[:3] == [bases] * 3
+    for base, values in zip(bases, zip(*used[3:], strict=True), strict=True):
+        start = Fraction(ends.get('start_value', 0) if base else 0)
+        start += Fraction(base) * Fraction(ends.get('start_factor', 0))
+        end = ends.get('end_value', base) if base else 0.0
+        assert values[0] == float(start)
+        assert values[total:] == (end,) * 3
+        for t in range(total):
+            assert_formula(values[t], formula, start, end, t, total)
 
 
 def test_two_stages_in_epochs():
@@ -114,10 +101,14 @@ def test_two_stages_in_epochs():
     assert (warmup.hold, warmup.end, warmup.count) == (44, 58, 'iters')
 
 
-def test_exponential_cannot_start_at_zero():
-    for kwargs in (dict(start_factor=0), dict(start_value=0)):
+def test_what_a_shape_cannot_be():
+    wrapper = make_wrapper(0.04)
+    for hold in (0, 4, 2.0):
+        with pytest.raises(ConfigError, match=f'hold={hold}'):
+            PreciseTwoStageWarmup(wrapper, hold=hold, begin=1, end=5)
+    for start in (dict(start_factor=0), dict(start_value=0)):
         with pytest.raises(ConfigError, match='leads away from 0'):
-            PreciseExponentialWarmup(make_wrapper(0.04), end=4, **kwargs)
+            PreciseExponentialWarmup(wrapper, end=4, **start)
 
 
 @pytest.mark.parametrize(

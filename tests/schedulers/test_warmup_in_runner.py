@@ -12,7 +12,6 @@ from mmengine.model import BaseModel
 from mmengine.runner import Runner
 
 import mmdet_megdet.schedulers  # noqa: F401  registers the warm-up
-from mmdet_megdet.upstream.mmengine_names import set_accumulation
 
 _COUNT = itertools.count()
 LR = 0.04
@@ -29,14 +28,10 @@ class TinyModel(BaseModel):
 
 
 class Recorder(Hook):
-    """Sets the accumulation in before_run, and notes learning rates."""
+    """Notes the learning rates by iteration."""
 
-    def __init__(self, counts):
-        self.counts = counts
+    def __init__(self):
         self.used = {}
-
-    def before_run(self, runner):
-        set_accumulation(runner.optim_wrapper, self.counts)
 
     def before_train_iter(self, runner, batch_idx, data_batch=None):
         groups = runner.optim_wrapper.optimizer.param_groups
@@ -45,7 +40,7 @@ class Recorder(Hook):
 
 def run(work_dir, param_scheduler, length, counts=1, **settings):
     """Train; returns the learning rates by iteration."""
-    record = Recorder(counts)
+    record = Recorder()
     by_epoch = 'max_epochs' in length
     # The default sampler costs 2 s of mmengine's sleep per pass.
     sampler = 'DefaultSampler' if by_epoch else 'InfiniteSampler'
@@ -63,9 +58,9 @@ def run(work_dir, param_scheduler, length, counts=1, **settings):
         experiment_name=f'warmup_{next(_COUNT)}',
         train_cfg=dict(length, by_epoch=by_epoch),
         optim_wrapper=dict(
-            type='OptimWrapper',
-            optimizer=dict(type='SGD', lr=LR, momentum=0.9),
+            optimizer=dict(type='SGD', lr=LR),
             paramwise_cfg=dict(bias_lr_mult=2.0),
+            accumulative_counts=counts,
         ),
         param_scheduler=param_scheduler,
         default_hooks=dict(checkpoint=checkpoint),
@@ -75,24 +70,16 @@ def run(work_dir, param_scheduler, length, counts=1, **settings):
     return record.used
 
 
-def warmup_lr(update, begin=2, end=8, start_factor=0):
+def warmup_lr(update):
     """The closed formula, rounded once."""
-    if not begin <= update < end:
-        return [LR, 2 * LR]
-    start = Fraction(start_factor)
-    factor = start + (1 - start) * Fraction(update - begin, end - begin)
+    factor = Fraction(update - 2, 6) if 2 <= update < 8 else 1
     return [float(Fraction(lr) * factor) for lr in (LR, 2 * LR)]
 
 
 def test_warmup_in_epochs(tmp_path):
-    scheduler = dict(
-        type='PreciseLinearWarmup',
-        end=2,
-        by_epoch=True,
-        convert_to_iter_based=True,
-    )
-    used = run(tmp_path, scheduler, dict(max_epochs=3))
-    assert used == {i: warmup_lr(i, 0, 8, 0.001) for i in range(12)}
+    epochs = dict(begin=0.5, end=2, by_epoch=True, convert_to_iter_based=True)
+    used = run(tmp_path, WARMUP | epochs, dict(max_epochs=3))
+    assert used == {i: warmup_lr(i) for i in range(12)}
 
 
 @pytest.mark.parametrize('counts', [1, 3])

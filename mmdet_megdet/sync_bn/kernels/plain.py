@@ -66,7 +66,14 @@ def normalise(
         shift = (origins - mean).mul_(scale)
         if bias is not None:
             shift += bias
-        scale_blocks(x, y, origins, scale, shift)
+        blocks = Blocks(x)
+        for centred, y_block, (scale_block, shift_block) in zip(
+            _centred(blocks, x, y, origins),
+            blocks.split(y),
+            blocks.split_vectors(scale, shift),
+            strict=True,
+        ):
+            _deliver(centred.mul_(scale_block).add_(shift_block), y_block)
     origin, rest = split_mean(mean, x.dtype)
     if running is not None:
         update_running(running, mean, var, count)
@@ -101,22 +108,41 @@ def begin_input_gradient(x: Tensor, saved: Saved) -> Tensor:
     If it can hold that: it is done while the other ranks send their sums.
     """
     dx = torch.empty_like(x)
-    if x.numel():
-        centre(x, dx, saved[0])
+    if x.numel() and holds_centred(dx):
+        blocks = Blocks(x)
+        for x_block, dx_block, (origin,) in zip(
+            *map(blocks.split, (x, dx)),
+            blocks.split_vectors(saved[0]),
+            strict=True,
+        ):
+            torch.sub(x_block, origin, out=dx_block)
     return dx
 
 
 def finish_input_gradient(
     x: Tensor, dy: Tensor, dx: Tensor, saved: Saved, sums: Tensor
 ) -> None:
-    """Write the input gradient by the group's sums."""
+    """Write the input gradient by the group's sums.
+
+    ``(dy - shift - (x - origin) * slope) * scale``, into what
+    :func:`begin_input_gradient` returned.
+    """
     if not x.numel():
         return
     origin, rest, scale, invstd, count = saved
     mean_dy, mean_dy_d = (sums / count.clamp(min=1)).chunk(2)
     slope = invstd.square().mul_(mean_dy_d)
     shift = torch.addcmul(mean_dy, slope, rest, value=-1)
-    input_gradient(x, dy, dx, origin, slope, shift, scale)
+    blocks = Blocks(x)
+    for centred, dy_block, dx_block, constants in zip(
+        _centred(blocks, x, dx, origin),
+        *map(blocks.split, (dy, dx)),
+        blocks.split_vectors(slope, shift, scale),
+        strict=True,
+    ):
+        slope_block, shift_block, scale_block = constants
+        torch.addcmul(dy_block, centred, slope_block, value=-1, out=centred)
+        _deliver(centred.sub_(shift_block).mul_(scale_block), dx_block)
 
 
 def holds_centred(out: Tensor) -> bool:
@@ -182,24 +208,6 @@ def centre_parts(
     return origin, blocks.count, mean, second.sum(0).clamp_(min=0)
 
 
-def scale_blocks(
-    x: Tensor, y: Tensor, origin: Tensor, scale: Tensor, shift: Tensor
-) -> None:
-    """Write ``(x - origin) * scale + shift`` into ``y``.
-
-    Which holds the centred input already, if it can. The vectors are
-    ``(C, )``, or have a row for each part.
-    """
-    blocks = Blocks(x)
-    for centred, y_block, (scale_block, shift_block) in zip(
-        _centred(blocks, x, y, origin),
-        blocks.split(y),
-        blocks.split_vectors(scale, shift),
-        strict=True,
-    ):
-        _deliver(centred.mul_(scale_block).add_(shift_block), y_block)
-
-
 def centred_gradient_sums(
     x: Tensor, dy: Tensor, origin: Tensor
 ) -> tuple[Tensor, Tensor]:
@@ -243,42 +251,6 @@ def _gradient_sums_of_rows(
     )
     both = torch.stack([sums, products]).double()
     return tuple(both.view(2, images, channels, pieces).sum((1, 3)))
-
-
-def centre(x: Tensor, dx: Tensor, origin: Tensor) -> None:
-    """Write ``x - origin`` into ``dx`` if it can hold it."""
-    if not holds_centred(dx):
-        return
-    blocks = Blocks(x)
-    for x_block, dx_block, (origin_block,) in zip(
-        *map(blocks.split, (x, dx)), blocks.split_vectors(origin), strict=True
-    ):
-        torch.sub(x_block, origin_block, out=dx_block)
-
-
-def input_gradient(
-    x: Tensor,
-    dy: Tensor,
-    dx: Tensor,
-    origin: Tensor,
-    slope: Tensor,
-    shift: Tensor,
-    scale: Tensor,
-) -> None:
-    """Write ``(dy - shift - (x - origin) * slope) * scale`` into ``dx``.
-
-    Which holds the centred input already, if it can.
-    """
-    blocks = Blocks(x)
-    for centred, dy_block, dx_block, constants in zip(
-        _centred(blocks, x, dx, origin),
-        *map(blocks.split, (dy, dx)),
-        blocks.split_vectors(slope, shift, scale),
-        strict=True,
-    ):
-        slope_block, shift_block, scale_block = constants
-        torch.addcmul(dy_block, centred, slope_block, value=-1, out=centred)
-        _deliver(centred.sub_(shift_block).mul_(scale_block), dx_block)
 
 
 def _centred(

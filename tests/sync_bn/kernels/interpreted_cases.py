@@ -28,50 +28,32 @@ UNEVEN = Case((1, 0, 2), (4, 2), 30.0, layer=dict(affine=False))
 # What is replaced by what, for a formula that is wrong; each old text stands
 # in the source once.
 MUTATIONS = {
-    'second moment not moved': (
-        'second += s + (f + moved) * e',
-        'second += s',
+    # Moments of chunks.
+    'second += s + (f + moved) * e': 'second += s',
+    'moved = f + n * e': 'moved = f',
+    'n = tl.minimum(extent - p % chunks * span, span).to(tl.float64)': (
+        'n = (p * 0 + span).to(tl.float64)'
     ),
-    'first moment not moved': ('moved = f + n * e', 'moved = f'),
-    'last chunk counts as whole': (
-        'n = tl.minimum(extent - p % chunks * span, span).to(tl.float64)',
-        'n = (p * 0 + span).to(tl.float64)',
+    'tl.sum(second, 0) - moved * moved / n': 'tl.sum(second, 0)',
+    'd = tl.where(inside, v - centre, 0.0)\n        first += d': (
+        'd = v - centre\n        first += d'
     ),
-    "no spread of chunks' means": (
-        'tl.sum(second, 0) - moved * moved / n',
-        'tl.sum(second, 0)',
-    ),
-    'values outside are centred': (
-        'd = tl.where(inside, v - centre, 0.0)\n        first += d',
-        'd = v - centre\n        first += d',
-    ),
-    'a tile left out': ('step in range(1, tiles)', 'step in range(2, tiles)'),
-    'no square of the mean': ('square - mean * mean', 'square'),
-    'no rounding of the origin': ('-rest * scale', '0.0 * scale'),
-    'eps added to the root': (
-        'tl.sqrt(var + eps + eps_rest)',
-        '(tl.sqrt(var) + eps)',
-    ),
-    'biased variance': ('var * (n / tl.maximum(n - 1.0, 1.0))', 'var'),
-    'one batch more in the average': ('(seen + 1)', '(seen + 2)'),
-    'gradients not centred': ('- rest * a', '+ 1000.0 * rest * a'),
-    'variance in dweight': ('(b * invstd)', '(b * invstd * invstd)'),
-    'slope lacks a factor': ('slope = invstd * invstd', 'slope = invstd'),
-    'no mean gradient': ('a * share - rest * slope', '-rest * slope'),
-    'no slope': ('(g - d * slope - shift)', '(g - shift)'),
-    'no weights in dx': (
-        '(g - d * slope - shift) * scale',
-        '(g - d * slope - shift)',
-    ),
-    'images overwrite one another': (
-        'return line // channels * chunks + chunk',
-        'return chunk',
-    ),
+    'step in range(1, tiles)': 'step in range(2, tiles)',
+    'return line // channels * chunks + chunk': 'return chunk',
+    # The output and running statistics.
+    'square - mean * mean': 'square',
+    '-rest * scale': '0.0 * scale',
+    'tl.sqrt(var + eps + eps_rest)': '(tl.sqrt(var) + eps)',
+    'var * (n / tl.maximum(n - 1.0, 1.0))': 'var',
+    '(seen + 1)': '(seen + 2)',
+    # Gradients.
+    '- rest * a': '+ 1000.0 * rest * a',
+    '(b * invstd)': '(b * invstd * invstd)',
+    'slope = invstd * invstd': 'slope = invstd',
+    'a * share - rest * slope': '-rest * slope',
+    '(g - d * slope - shift)': '(g - shift)',
+    '(g - d * slope - shift) * scale': '(g - d * slope - shift)',
 }
-
-
-def test_the_interpreter_serves_tensors_on_the_cpu():
-    assert kernels.choose(torch.empty(0), None) is fused
 
 
 @pytest.mark.parametrize('dtype', [torch.float32, torch.float16])
@@ -79,8 +61,8 @@ def test_the_self_check_passes(dtype):
     assert check.find_fault(CPU, dtype, torch.float32, SMALL) is None
 
 
-def within_bounds(*cases):
-    found = run_threads(parity_of_cases, len(cases[0].shares), cases)
+def within_bounds(*cases, ranks=parity_of_cases, run=run_threads):
+    found = run(ranks, len(cases[0].shares), cases)
     return all(e <= 1 for each in chain(*found) for e in each.values())
 
 
@@ -98,42 +80,21 @@ def mixed_implementations(rank, world_size, cases):
 
 def test_ranks_may_differ_in_implementation():
     half = Case((1, 2), (5,), dtype=torch.float16)
-    found = run_ranks(mixed_implementations, 2, [TELLING[0], half])
-    assert all(e <= 1 for each in chain(*found) for e in each.values()), found
-
-
-@pytest.mark.parametrize('layout', [torch.clone, channels_last])
-def test_gradients_of_any_layout_are_laid_out_as_the_input(layout):
-    """Expanded, of another layout, and at an odd address."""
-    x = layout(torch.randn(2, 3, 4, 5))
-    for dy in (
-        torch.tensor(2.0).expand(2, 3, 4, 5),
-        torch.randn(2, 5, 4, 3).transpose(1, 3),
-        torch.randn(121)[1:].view(2, 3, 4, 5),
-    ):
-        prepared = fused.prepare(dy, x)
-        assert prepared.stride() == x.stride()
-        assert prepared.data_ptr() % fused.ALIGNMENT == 0
-        assert torch.equal(prepared, dy)
-
-
-def mutated(name, folder):
-    """The kernels' module with one mutation in it."""
-    old, new = MUTATIONS[name]
-    source = Path(triton_kernels.__file__).read_text()
-    assert source.count(old) == 1, name
-    path = folder / 'mutated_kernels.py'
-    path.write_text(source.replace(old, new))
-    spec = importlib.util.spec_from_file_location('mutated_kernels', path)
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+    cases = TELLING[0], half
+    assert within_bounds(*cases, ranks=mixed_implementations, run=run_ranks)
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize('name', MUTATIONS)
-def test_a_wrong_formula_is_noticed(name, monkeypatch, tmp_path):
+@pytest.mark.parametrize('old', MUTATIONS)
+def test_a_wrong_formula_is_noticed(old, monkeypatch, tmp_path):
     """By parity on two ranks, and by the self-check that users run."""
-    monkeypatch.setattr(fused, 'kernels', mutated(name, tmp_path))
+    source = Path(triton_kernels.__file__).read_text()
+    assert source.count(old) == 1
+    path = tmp_path / 'mutated_kernels.py'
+    path.write_text(source.replace(old, MUTATIONS[old]))
+    spec = importlib.util.spec_from_file_location('mutated_kernels', path)
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    monkeypatch.setattr(fused, 'kernels', module)
     assert check.find_fault(CPU, torch.float32, torch.float32, SMALL)
     assert not within_bounds(*TELLING)

@@ -17,7 +17,6 @@ LAYER = 'tests/distributed/test_sync_bn.py'
 # Not in the interpreter: many ranks, which are slow; fake tensors, which have
 # no memory; and what plain operations do while sums travel.
 LEFT_OUT = 'parity[4]', 'parity[8]', 'many', '[16]', 'host', 'on_their_way'
-OBSERVATION = 'tests/distributed/test_observation.py'
 
 
 @pytest.mark.parametrize(
@@ -26,7 +25,7 @@ OBSERVATION = 'tests/distributed/test_observation.py'
         (KERNELS, '-m', 'not slow'),
         pytest.param((KERNELS, '-m', 'slow'), marks=pytest.mark.nightly),
         pytest.param(
-            (LAYER, OBSERVATION, '-k', f'not ({" or ".join(LEFT_OUT)})'),
+            (LAYER, '-k', f'not ({" or ".join(LEFT_OUT)})'),
             marks=pytest.mark.nightly,
         ),
     ],
