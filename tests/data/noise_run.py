@@ -3,20 +3,18 @@
 
 from __future__ import annotations
 
-import itertools
 import json
 from pathlib import Path
 
 import torch
-from mmengine.config import Config
 from mmengine.hooks import Hook
 from mmengine.registry import HOOKS
 from mmengine.runner import Runner
 
 from mmdet_megdet.runtime import adapt_config
+from tests.data.tiny_run import config_of
 
 CONFIG = Path(__file__).with_name('noise_config.py')
-_COUNT = itertools.count()
 
 
 @HOOKS.register_module(force=True)
@@ -30,46 +28,29 @@ class WeightRecorder(Hook):
 
     def before_train_iter(self, runner, *args, **kwargs):
         parameters = list(runner.model.parameters())
-        self.weights.append(
-            torch.cat([p.detach().clone() for p in parameters])
-        )
+        self.weights.append(torch.cat([p.detach() for p in parameters]))
         self.hooked.append(
             any(p._backward_hooks for p in parameters)
             or 'step' in vars(runner.optim_wrapper)
         )
 
-    def after_train_iter(self, runner, *args, **kwargs):
-        self.last = torch.cat(
-            [p.detach().clone() for p in runner.model.parameters()]
-        )
+    def after_train(self, runner):
+        self.last = torch.cat([p.detach() for p in runner.model.parameters()])
 
 
-def noise_config(work_dir: Path, **settings) -> Config:
-    """The config of a run.
+def train_on_points(
+    work_dir: Path, **settings
+) -> tuple[Runner, WeightRecorder]:
+    """Train; return the runner and what was noted.
 
-    Args:
-        work_dir (Path): Its folder.
-        **settings: Overrides, with ``__`` for the dots.
+    The settings are overrides of the config, with ``__`` for the dots.
     """
-    cfg = Config.fromfile(CONFIG)
-    cfg.merge_from_dict(
-        {
-            'work_dir': str(work_dir),
-            # Runners of one name would share message hub and logger.
-            'experiment_name': f'noise_{next(_COUNT)}',
-            'custom_hooks': [dict(type='WeightRecorder')],
-        }
-    )
-    cfg.merge_from_dict({k.replace('__', '.'): v for k, v in settings.items()})
-    return cfg
-
-
-def train_on_points(cfg: Config) -> tuple[Runner, WeightRecorder]:
-    """Train; return the runner and what was noted."""
+    hooks = dict(custom_hooks=[dict(type='WeightRecorder')])
+    cfg = config_of(CONFIG, work_dir, **hooks | settings)
     runner = Runner.from_cfg(adapt_config(cfg))
     runner.train()
-    (recorder,) = [h for h in runner.hooks if isinstance(h, WeightRecorder)]
-    return runner, recorder
+    recorders = [h for h in runner.hooks if isinstance(h, WeightRecorder)]
+    return runner, recorders[0]
 
 
 def curves_of(work_dir: Path, name: str) -> list[tuple[int, float]]:

@@ -18,13 +18,7 @@ def simulate(rng, updates, noise, batch=32, parts=8, size=300):
     gradients = drawn + 1 / math.sqrt(size)
     squares = (gradients**2).sum((1, 2))
     wholes = (gradients.mean(1) ** 2).sum(-1)
-    return zip(
-        *(
-            from_parts(one, parts, whole, batch)
-            for one, whole in zip(squares, wholes, strict=True)
-        ),
-        strict=True,
-    )
+    return from_parts(squares, parts, wholes, batch)
 
 
 @pytest.mark.parametrize('parts', [2, 3, 8])
@@ -67,7 +61,7 @@ def test_the_interval_holds_the_truth_as_often_as_it_says():
 
 def test_an_exponential_average_that_survives_json():
     rng = np.random.default_rng(1)
-    g2, s = map(list, simulate(rng, 30, noise=20))
+    g2, s = simulate(rng, 30, noise=20)
     running = RunningNoise(decay=0.8)
     for pair in zip(g2, s, strict=True):
         running.add(dict(head=Moments(*pair)))
