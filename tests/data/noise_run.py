@@ -11,10 +11,9 @@ from mmengine.hooks import Hook
 from mmengine.registry import HOOKS
 from mmengine.runner import Runner
 
+import tests.data.noise_task  # noqa: F401  registers the task
 from mmdet_megdet.runtime import adapt_config
-from tests.data.tiny_run import config_of
-
-CONFIG = Path(__file__).with_name('noise_config.py')
+from tests.data.tiny_run import update_config
 
 
 @HOOKS.register_module(force=True)
@@ -41,12 +40,28 @@ class WeightRecorder(Hook):
 def train_on_points(
     work_dir: Path, **settings
 ) -> tuple[Runner, WeightRecorder]:
-    """Train; return the runner and what was noted.
+    """Train 12 updates of 8 points; return the runner and what was noted.
 
     The settings are overrides of the config, with ``__`` for the dots.
     """
-    hooks = dict(custom_hooks=[dict(type='WeightRecorder')])
-    cfg = config_of(CONFIG, work_dir, **hooks | settings)
+    ours = dict(
+        model=dict(_delete_=True, type='MeanFinder'),
+        train_dataloader__dataset=dict(
+            _delete_=True, type='Points', length=96
+        ),
+        train_cfg__max_epochs=1,
+        optim_wrapper__optimizer__lr=0.1,
+        param_scheduler=None,
+        val_dataloader=None,
+        val_cfg=None,
+        val_evaluator=None,
+        default_hooks__checkpoint=dict(
+            _delete_=True, type='CheckpointHook', interval=-1, save_last=False
+        ),
+        default_hooks__grad_noise=dict(type='GradientNoiseHook', interval=1),
+        custom_hooks=[dict(type='WeightRecorder')],
+    )
+    cfg = update_config(work_dir, total=8, images=2, **ours | settings)
     runner = Runner.from_cfg(adapt_config(cfg))
     runner.train()
     recorders = [h for h in runner.hooks if isinstance(h, WeightRecorder)]

@@ -39,15 +39,12 @@ def points(count: int, seed: int = 0) -> Tensor:
 def definition(gradients: np.ndarray, images: int) -> dict:
     """Moments of an update by part of the model, from all pairs of parts.
 
-    Args:
-        gradients: Of independent parts, ``(parts, 9)``, in float64; NaN where
-            a part has none.
-        images: Of the update.
+    The gradients are those of independent parts, ``(parts, 9)``, in float64;
+    NaN where a part has none.
     """
-    moments, begin = {}, 0
-    for name, size in SIZES.items():
-        part = np.nan_to_num(gradients[:, begin : begin + size])
-        begin += size
+    moments = {}
+    places = np.split(np.nan_to_num(gradients), [SIZES['first']], axis=1)
+    for name, part in zip(SIZES, places, strict=True):
         g2 = np.mean([a @ b for a, b in combinations(part, 2)])
         whole = (part.mean(0) ** 2).sum()
         moments[name] = g2, images * (whole - g2)
@@ -57,13 +54,7 @@ def definition(gradients: np.ndarray, images: int) -> dict:
 
 @DATASETS.register_module()
 class Points(Dataset):
-    """Points to be met.
-
-    Args:
-        length (int): Their number.
-        missing (bool): Whether an eighth lacks the second part. Defaults to
-            True.
-    """
+    """Points to be met, of which an eighth may lack the second part."""
 
     metainfo = dict(classes=('point',))
 
@@ -79,14 +70,6 @@ class Points(Dataset):
         return dict(inputs=self.points[index])
 
 
-class Part(nn.Module):
-    """Some of the weights."""
-
-    def __init__(self, size: int) -> None:
-        super().__init__()
-        self.weight = nn.Parameter(torch.zeros(size, dtype=torch.float64))
-
-
 @MODELS.register_module()
 class MeanFinder(BaseModel):
     """Weights that go to the points' mean, in two parts.
@@ -95,17 +78,18 @@ class MeanFinder(BaseModel):
     group. Of points that are NaN in the second part only the first is used.
     """
 
-    def __init__(self, bn_size: int | None = None, frozen: bool = False):
+    def __init__(self, frozen: bool = False) -> None:
         super().__init__()
-        self.first, self.second = map(Part, SIZES.values())
-        self.norm = MegDetSyncBN(1, affine=False, bn_size=bn_size)
+        self.first, self.second = (
+            nn.ParameterList([torch.zeros(size, dtype=torch.float64)])
+            for size in SIZES.values()
+        )
+        self.norm = MegDetSyncBN(1, affine=False)
         self.requires_grad_(not frozen)
 
     def forward(self, inputs: Tensor, mode: str = 'loss') -> dict:
-        first, second = inputs.split(list(SIZES.values()), 1)
-        loss = ((self.first.weight - first) ** 2).sum(1).mean() / 2
+        first, second = inputs.split([*SIZES.values()], 1)
+        loss = ((self.first[0] - first) ** 2).sum(1).mean() / 2
         if not second.isnan().any():
-            loss = (
-                loss + ((self.second.weight - second) ** 2).sum(1).mean() / 2
-            )
+            loss = loss + ((self.second[0] - second) ** 2).sum(1).mean() / 2
         return dict(loss=loss)

@@ -27,10 +27,8 @@ HOOK = dict(
 )
 SGD = dict(lr=0.1, momentum=0.9, weight_decay=0.01)
 ADAMW = dict(lr=0.05, weight_decay=0.1)
-# By part, factors of the learning rate and of weight decay.
-EVEN = dict(first=(1.0, 1.0), second=(1.0, 1.0))
-UNEVEN = dict(first=(0.5, 0.1), second=(1.0, 1.0))
-PARAMWISE = dict(custom_keys=dict(first=dict(lr_mult=0.5, decay_mult=0.1)))
+FIRST = dict(first=dict(lr_mult=0.5, decay_mult=0.1))
+PARAMWISE = dict(paramwise_cfg=dict(custom_keys=FIRST))
 
 
 @OPTIMIZERS.register_module(force=True)
@@ -50,16 +48,16 @@ class CountingSGD(torch.optim.SGD):
 
 
 def train(folder, hook=HOOK, **settings):
-    defaults = {
-        'default_hooks__module_variance': hook,
-        'default_hooks__grad_noise__interval': 2,
-        'train_dataloader__dataset__missing': False,
-    }
+    defaults = dict(
+        default_hooks__module_variance=hook,
+        default_hooks__grad_noise=dict(type='GradientNoiseHook', interval=2),
+        train_dataloader__dataset__missing=False,
+    )
     return train_on_points(folder, **defaults | settings)
 
 
-def restated(folder, loader, kind, options, scale):
-    """Train once more, each part by an optimizer of its own.
+def restated(folder, loader, kind, options):
+    """Train once more, each part by an optimizer with options of its own.
 
     Returns weights and AGVM's factors, by ``1 - cos`` of two halves.
     """
@@ -67,8 +65,7 @@ def restated(folder, loader, kind, options, scale):
     weights, each = {}, {}
     for name, size in SIZES.items():
         weights[name] = torch.zeros(size, dtype=torch.float64)
-        decay = dict(weight_decay=options['weight_decay'] * scale[name][1])
-        each[name] = kind([weights[name]], **options | decay)
+        each[name] = kind([weights[name]], **options[name])
     factors = dict.fromkeys(SIZES, 1.0)
     sums, phi = dict.fromkeys(SIZES, np.zeros(2)), {}
     for update, row in enumerate(loader.batch_sampler.layout(0)):
@@ -77,7 +74,7 @@ def restated(folder, loader, kind, options, scale):
             weight.grad = (weight - found).mean(0)
             factor = factors[name] if update >= BEGIN else 1.0
             (group,) = each[name].param_groups
-            group['lr'] = options['lr'] * scale[name][0] * factor
+            group['lr'] = options[name]['lr'] * factor
             each[name].step()
         if update + 1 not in measured:
             continue
@@ -97,21 +94,20 @@ def restated(folder, loader, kind, options, scale):
 
 
 @pytest.mark.parametrize(
-    ('kind', 'options', 'scale', 'wrapper'),
+    ('kind', 'options', 'first', 'wrapper'),
     [
-        ('SGD', SGD, EVEN, dict(type='AmpOnCPU')),
-        ('AdamW', ADAMW, EVEN, {}),
-        ('CountingSGD', SGD, UNEVEN, dict(paramwise_cfg=PARAMWISE)),
+        ('SGD', SGD, {}, dict(type='AmpOnCPU')),
+        ('AdamW', ADAMW, {}, {}),
+        ('CountingSGD', SGD, dict(lr=0.05, weight_decay=0.001), PARAMWISE),
     ],
 )
-def test_weights_by_agvms_rule(tmp_path, kind, options, scale, wrapper):
+def test_weights_by_agvms_rule(tmp_path, kind, options, first, wrapper):
     optimizer = dict(options, _delete_=True, type=kind)
     wrapper = dict(wrapper, optimizer=optimizer)
     runner, recorder = train(tmp_path, optim_wrapper=wrapper)
-    loader = runner.train_loop.dataloader
-    right, factors = restated(
-        tmp_path, loader, OPTIMIZERS.get(kind), options, scale
-    )
+    loader, made_by = runner.train_loop.dataloader, OPTIMIZERS.get(kind)
+    by_part = dict(first=options | first, second=options)
+    right, factors = restated(tmp_path, loader, made_by, by_part)
     assert torch.allclose(recorder.last, right, 1e-9, 1e-12)
     (hook,) = [h for h in runner.hooks if isinstance(h, ModuleVarianceHook)]
     assert hook.factors == pytest.approx(factors, rel=1e-9)
@@ -123,8 +119,8 @@ def test_weights_by_agvms_rule(tmp_path, kind, options, scale, wrapper):
     assert drawn[-1][1] == hook.factors['first']
     # The optimizer is as it was, but for what it counts.
     own = runner.optim_wrapper.optimizer
-    rates = {options['lr'] * factor for factor, _ in scale.values()}
-    assert {group['lr'] for group in own.param_groups} == rates
+    rates = {group['lr'] for group in own.param_groups}
+    assert rates == {settings['lr'] for settings in by_part.values()}
     if kind == 'CountingSGD':
         assert {group['count'] for group in own.param_groups} == {12}
     assert own.step.__code__.co_name != 'by_part'
@@ -154,21 +150,14 @@ def test_resuming_goes_on_bit_for_bit(tmp_path):
     ('settings', 'message'),
     [
         (dict(default_hooks__grad_noise=None), 'needs GradientNoiseHook'),
-        (
-            dict(hook=dict(HOOK, anchor='backbone')),
-            "anchor='backbone' is no part of the model that is trained",
-        ),
+        (dict(hook=dict(HOOK, anchor='backbone')),
+         "anchor='backbone' is no part of the model that is trained"),
         (dict(hook=dict(HOOK, begin=-1)), 'begin=-1 must'),
-        (
-            dict(
-                optim_wrapper__optimizer=dict(
-                    _delete_=True, type='CountingSGD', lr=0.1, sums=True
-                )
-            ),
-            "CountingSGD keeps 'sum' in its parameter groups",
-        ),
+        (dict(optim_wrapper__optimizer=dict(
+            _delete_=True, type='CountingSGD', lr=0.1, sums=True)),
+         "CountingSGD keeps 'sum' in its parameter groups"),
     ],
-)
+)  # fmt: skip
 def test_what_does_not_work_is_refused(tmp_path, settings, message):
     with pytest.raises(ConfigError, match=message):
         train(tmp_path, **settings)

@@ -10,27 +10,11 @@ from __future__ import annotations
 import pytest
 import torch
 from mmengine.optim import OptimWrapper, OptimWrapperDict
-from mmengine.registry import OPTIM_WRAPPER_CONSTRUCTORS
 from mmengine.runner import Runner
 
 from mmdet_megdet.errors import ConfigError
 from mmdet_megdet.runtime import adapt_config
 from tests.data.tiny_run import log_of, tiny_config, train_tiny
-
-
-@OPTIM_WRAPPER_CONSTRUCTORS.register_module(force=True)
-class OneForEachPart:
-    def __init__(self, **configs):
-        pass
-
-    def __call__(self, model):
-        parts = dict(conv=model.conv, head=model.head)
-        return OptimWrapperDict(
-            **{
-                name: OptimWrapper(torch.optim.SGD(part.parameters(), lr=0.1))
-                for name, part in parts.items()
-            }
-        )
 
 
 def refusal(cfg, begun=0):
@@ -97,13 +81,19 @@ def test_with_plain_batch_norm(tmp_path):
          'for 16 images with 4 at once'),
         (16, 4, dict(auto_scale_lr=dict(enable=True, base_batch_size=16)),
          'ignores accumulative_counts=4'),
-        (16, 4, dict(optim_wrapper__constructor='OneForEachPart',
-                     param_scheduler=None),
-         'TotalBatchHook works with one optimizer, not with conv, head'),
     ],
 )  # fmt: skip
 def test_refusals(tmp_path, total, images, settings, message):
     assert message in refusal(tiny_config(tmp_path, total, images, **settings))
+
+
+def test_several_optimizers_are_refused(tmp_path):
+    cfg = tiny_config(tmp_path, 16, 4, param_scheduler=None)
+    runner = Runner.from_cfg(adapt_config(cfg))
+    one = OptimWrapper(torch.optim.SGD(runner.model.parameters(), lr=0.1))
+    runner.optim_wrapper = OptimWrapperDict(conv=one, head=one)
+    with pytest.raises(ConfigError, match='one optimizer, not with conv, hea'):
+        runner.train()
 
 
 @pytest.mark.parametrize('task', ['val', 'test'])
@@ -111,35 +101,33 @@ def test_evaluation_does_not_ask(tmp_path, task):
     # MMEngine cannot evaluate alone with save_best.
     plain = dict(_delete_=True, type='CheckpointHook')
     cfg = tiny_config(tmp_path, 1, 4, default_hooks__checkpoint=plain)
-    runner = Runner.from_cfg(cfg)
-    assert 'error' in getattr(runner, task)()
+    assert 'error' in getattr(Runner.from_cfg(cfg), task)()
 
 
-def test_iterations(tmp_path):
+@pytest.mark.parametrize('total', [4, 16])
+def test_iterations(tmp_path, total):
     """They are refused unless they are updates."""
-
-    def iteration_based(total):
-        cfg = tiny_config(
-            tmp_path,
-            total,
-            4,
-            train_cfg=dict(_delete_=True, by_epoch=False, max_iters=12),
-            train_dataloader__sampler__type='InfiniteSampler',
-            default_hooks__checkpoint=dict(
-                _delete_=True, type='CheckpointHook', by_epoch=False
-            ),
-            val_dataloader=None,
-            val_cfg=None,
-            val_evaluator=None,
-        )
-        cfg.param_scheduler = cfg.param_scheduler[:1]
-        return cfg
-
-    message = refusal(iteration_based(16))
-    assert 'max_iters=12 would be 3 updates' in message
-    assert "train_cfg=dict(type='UpdateTrainLoop', max_updates=..." in message
-    _, updates = train_tiny(iteration_based(4))
-    assert updates.iterations == list(range(1, 13))
+    cfg = tiny_config(
+        tmp_path,
+        total,
+        4,
+        train_cfg=dict(_delete_=True, by_epoch=False, max_iters=12),
+        train_dataloader__sampler__type='InfiniteSampler',
+        default_hooks__checkpoint=dict(
+            _delete_=True, type='CheckpointHook', by_epoch=False
+        ),
+        val_dataloader=None,
+        val_cfg=None,
+        val_evaluator=None,
+    )
+    cfg.param_scheduler = cfg.param_scheduler[:1]
+    if total == 4:
+        _, updates = train_tiny(cfg)
+        assert updates.iterations == list(range(1, 13))
+    else:
+        message = refusal(cfg)
+        assert 'max_iters=12 would be 3 updates' in message
+        assert "train_cfg=dict(type='UpdateTrainLoop', max_upd" in message
 
 
 def test_resumed_on_the_same_hardware_alone(tmp_path):

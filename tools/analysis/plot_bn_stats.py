@@ -45,18 +45,8 @@ TOP = 5
 
 
 def forward_order(records: list[Record]) -> list[str]:
-    """Return all layers' names, each once, in the order of the forward pass.
-
-    A layer that appears later stands behind the one before it in its record.
-    """
-    order: list[str] = []
-    for record in records:
-        place = 0
-        for layer in record.layers:
-            if layer.name not in order:
-                order.insert(place, layer.name)
-            place = order.index(layer.name) + 1
-    return order
+    """Return all layers' names in the order of the first forward pass."""
+    return [*dict.fromkeys(x.name for r in records for x in r.layers)]
 
 
 def by_layer(records: list[Record], field: str) -> np.ma.MaskedArray:
