@@ -21,8 +21,13 @@ from mmdet_megdet.noise import (
     parts_of,
     read_records,
 )
-from tests.data.noise_run import train_on_points
-from tests.data.noise_task import SIZES, MeanFinder, definition, points
+from tests.data.noise_task import (
+    SIZES,
+    MeanFinder,
+    definition,
+    points,
+    train_on_points,
+)
 from tests.data.tiny_task import AmpOnCPU
 from tests.distributed.ranks import run_ranks
 
