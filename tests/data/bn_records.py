@@ -7,25 +7,21 @@ from pathlib import Path
 
 from msgspec.structs import replace
 
-from mmdet_megdet.monitor import (
-    Finding,
-    LayerRecord,
-    Record,
-    Seconds,
-    open_record,
-)
+from mmdet_megdet import monitor
 
 SLOW = 2
 NAMES = ['backbone.bn1', 'backbone.layer1.0.bn1', 'neck.0.bn', 'neck.1.bn']
 
 
-def record(iteration, names=NAMES, ranks=4, findings=(), **changes) -> Record:
+def record(
+    iteration, names=NAMES, ranks=4, findings=(), **changes
+) -> monitor.Record:
     """A record in which one rank is slow, of layers with these changes.
 
     Each layer and iteration has numbers of its own.
     """
     layers = [
-        LayerRecord(
+        monitor.LayerRecord(
             name=name,
             type='MegDetSyncBN',
             state='synced',
@@ -40,24 +36,24 @@ def record(iteration, names=NAMES, ranks=4, findings=(), **changes) -> Record:
         for name in names
     ]
     waits = [0.01 if rank == SLOW else 0.05 for rank in range(ranks)]
-    return Record(
+    return monitor.Record(
         iter=iteration,
         epoch=1 + iteration // 200,
         world_size=ranks,
         images_per_gpu=2,
-        seconds=Seconds([0.2] * ranks, waits),
+        seconds=monitor.Seconds([0.2] * ranks, waits),
         layers=[replace(layer, **changes) for layer in layers],
         findings=list(findings),
     )
 
 
-def finding(check: str, message: str) -> Finding:
-    return Finding(check, 'warning', NAMES, [], message)
+def finding(check: str, message: str) -> monitor.Finding:
+    return monitor.Finding(check, 'warning', NAMES, [], message)
 
 
-def write(work_dir: Path, records: list[Record]) -> Path:
+def write(work_dir: Path, records: list[monitor.Record]) -> Path:
     """What the hook leaves in a work dir."""
     work_dir.mkdir(exist_ok=True)
     for one in records:
-        open_record(work_dir).append(one)
+        monitor.open_record(work_dir).append(one)
     return work_dir

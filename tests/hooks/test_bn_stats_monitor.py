@@ -17,8 +17,11 @@ from tests.data.tiny_run import log_of
 
 
 @HOOKS.register_module(force=True)
-class NoteWhatIsAttached(Hook):
-    """Notes layers that are listened to, before and after iterations."""
+class Meddle(Hook):
+    """Kills a channel after the first iteration, and one after the fourth.
+
+    Notes which layers are listened to, before and after iterations.
+    """
 
     priority = 'VERY_LOW'
 
@@ -33,28 +36,19 @@ class NoteWhatIsAttached(Hook):
             ]
         )
 
-    after_train_iter = before_train_iter
-
-
-@HOOKS.register_module(force=True)
-class KillChannels(Hook):
-    """One channel after the first iteration, and another after the fourth."""
-
     def after_train_iter(self, runner, *args, **kwargs):
+        self.before_train_iter(runner)
         killed = 2 if runner.iter >= 3 else 1
         runner.model.convs['second'].weight.data[:killed] = 0
 
 
 def train(folder, **settings):
-    hooks = [dict(type='NoteWhatIsAttached'), dict(type='KillChannels')]
-    cfg = stack_config(
-        folder,
+    own = dict(
         model__norm_eval=['stem'],
         model__plain=['fourth'],
-        custom_hooks=hooks,
-        **settings,
+        custom_hooks=[dict(type='Meddle')],
     )
-    return train_stack(cfg)
+    return train_stack(stack_config(folder, **own | settings))
 
 
 @pytest.fixture(scope='module')
@@ -110,10 +104,8 @@ def test_where_the_numbers_go(watched):
 
 def test_a_run_that_resumes_continues_the_record(tmp_path):
     def looks(epochs, **settings):
-        checkpoints = dict(default_hooks__checkpoint__interval=1)
-        train(
-            tmp_path, train_cfg__max_epochs=epochs, **checkpoints, **settings
-        )
+        settings['default_hooks__checkpoint__interval'] = 1
+        train(tmp_path, train_cfg__max_epochs=epochs, **settings)
         return [line['iter'] for line in lines(tmp_path)]
 
     assert looks(2) == [1, 2, 4, 6]
