@@ -59,16 +59,9 @@ def test_repeated_iterations_replace_the_earlier_ones(tmp_path):
     assert read_records(tmp_path)[-1].images_per_gpu == 7
 
 
-@pytest.mark.parametrize(
-    ('line', 'said'),
-    [
-        (b'[1]', 'line 2: Expected `object`, got `array`.* Remove the line'),
-        (b'{"iter', 'line 2: Input data was truncated'),
-        (b'{"iter": 200}', 'missing required field'),
-    ],
-)
-def test_a_broken_line_is_named(tmp_path, line, said):
-    written(tmp_path, 100, tail=line + b'\n')
+def test_a_broken_line_is_named(tmp_path):
+    written(tmp_path, 100, tail=b'{"iter": 200}\n')
+    said = 'line 2: .* missing required field .* Remove the line to read'
     with pytest.raises(ConfigError, match=said):
         read_records(tmp_path)
 
