@@ -173,8 +173,7 @@ class BNStatsMonitorHook(Hook):
         if probe is None:
             return
         probe.detach()
-        vectors = gather(encode(probe), probe.device)
-        numbers = decode(vectors, probe, self._images)
+        numbers = decode(gather(encode(probe)), probe, self._images)
         findings = judge(
             numbers, self.max_collective_share, self.max_running_var
         )

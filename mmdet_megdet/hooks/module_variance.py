@@ -128,7 +128,8 @@ class ModuleVarianceHook(Hook):
             )
         self._begin = self.begin
         if self._begin is None:
-            self._begin = warmup_end(runner)
+            schedulers = filter(_warms_up, runner.param_schedulers or [])
+            self._begin = max((s.end for s in schedulers), default=0)
         if runner.iter and self._saved is not None:
             self.factors = dict(self._saved['factors'])
         self._part_of = {
@@ -202,15 +203,6 @@ class ModuleVarianceHook(Hook):
             dict(group, params=params, lr=group['lr'] * factor)
             for factor, params in by_factor.items()
         ] or [group]
-
-
-def warmup_end(runner: Runner) -> int:
-    """Return the update at which the learning rate has been warmed up.
-
-    0 where the schedule has no warm-up.
-    """
-    schedulers = runner.param_schedulers or []
-    return max((s.end for s in schedulers if _warms_up(s)), default=0)
 
 
 def _warms_up(scheduler: _ParamScheduler) -> bool:

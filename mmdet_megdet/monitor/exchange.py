@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 import numpy as np
 import torch
-import torch.distributed as dist
+from mmengine.dist import all_gather
 from torch import Tensor, nn
 
 from ..sync_bn import MegDetSyncBN, world_size
@@ -116,18 +116,13 @@ def varies(mean: np.ndarray, var: np.ndarray) -> np.ndarray:
     return ~(var <= NO_VARIANCE * np.square(mean))
 
 
-def gather(vector: np.ndarray, device: torch.device) -> np.ndarray:
+def gather(vector: np.ndarray) -> np.ndarray:
     """Return all ranks' vectors, ``(R, size)``: the one collective.
 
     On the default group: it comes between iterations, where no gradients
     travel. All ranks call it.
     """
-    if world_size() == 1:
-        return vector[None]
-    own = torch.from_numpy(vector).to(device)
-    every = [torch.empty_like(own) for _ in range(world_size())]
-    dist.all_gather(every, own)
-    return torch.stack(every).cpu().numpy()
+    return torch.stack(all_gather(torch.from_numpy(vector))).numpy()
 
 
 def decode(

@@ -9,6 +9,7 @@ noise scale: the batch at which noise and gradient are equally large.
 from __future__ import annotations
 
 import math
+from collections import deque
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
@@ -18,6 +19,7 @@ from scipy.special import stdtrit
 # A measurement whose weight has fallen below this is forgotten.
 _FORGOTTEN = 0.01
 _CONFIDENCE = 0.95
+_BLOCKS = 10
 
 
 class Moments(NamedTuple):
@@ -64,7 +66,6 @@ def from_parts(
 def noise_scale(
     g2: Sequence[float],
     s: Sequence[float],
-    blocks: int = 10,
     weights: Sequence[float] | np.ndarray | None = None,
 ) -> NoiseScale:
     """Return the noise scale of measurements that follow each other.
@@ -82,10 +83,8 @@ def noise_scale(
     each = np.ones(count) if weights is None else np.array(weights)
     mean_g2, mean_s = values @ each / each.sum()
     low, high = 0.0, math.inf
-    if min(count, blocks) > 1:
-        low, high = _fieller(
-            mean_g2, mean_s, *_jackknife(values, each, blocks)
-        )
+    if count > 1:
+        low, high = _fieller(mean_g2, mean_s, *_jackknife(values, each))
     return NoiseScale(_ratio(mean_g2, mean_s), low, high, count)
 
 
@@ -96,11 +95,11 @@ def _ratio(g2: float, s: float) -> float:
 
 
 def _jackknife(
-    values: np.ndarray, weights: np.ndarray, blocks: int
+    values: np.ndarray, weights: np.ndarray
 ) -> tuple[np.ndarray, int]:
     """The means' covariances, and the number of blocks."""
     middles = (weights.cumsum() - weights / 2) / weights.sum()
-    places = (middles * min(blocks, values.shape[1])).astype(int)
+    places = (middles * min(_BLOCKS, values.shape[1])).astype(int)
     # A measurement that weighs more than a block leaves its neighbours empty.
     kept = [places != place for place in np.unique(places)]
     without = np.array(
@@ -145,19 +144,16 @@ class RunningNoise:
 
     def __init__(self, decay: float) -> None:
         self.decay = decay
-        self.window = math.ceil(math.log(_FORGOTTEN) / math.log(decay))
-        self._measured: list[dict[str, Moments]] = []
-
-    def __len__(self) -> int:
-        return len(self._measured)
+        self._measured: deque[dict[str, Moments]] = deque(
+            maxlen=math.ceil(math.log(_FORGOTTEN) / math.log(decay))
+        )
 
     def add(self, parts: Mapping[str, Moments]) -> None:
         """Add a measurement of all parts."""
         if self._measured and self._measured[-1].keys() != parts.keys():
             # Another model: nothing to average with.
-            self._measured = []
+            self._measured.clear()
         self._measured.append(dict(parts))
-        del self._measured[: -self.window]
 
     def scales(self) -> dict[str, NoiseScale]:
         """Return the noise scale of each part."""
@@ -182,7 +178,8 @@ class RunningNoise:
 
     def load_state_dict(self, state: list[dict[str, list[float]]]) -> None:
         """Continue from what ``state_dict`` returned."""
-        self._measured = [
+        self._measured.clear()
+        self._measured.extend(
             {name: Moments(*moments) for name, moments in parts.items()}
-            for parts in state[-self.window :]
-        ]
+            for parts in state
+        )

@@ -229,10 +229,7 @@ def _sums(
 ) -> Tensor:
     none = torch.zeros((), dtype=torch.float64, device=device)
     return torch.stack(
-        [
-            torch.stack([none, *found]).sum() if found else none
-            for found in squares.values()
-        ]
+        [torch.stack([none, *found]).sum() for found in squares.values()]
     )
 
 

@@ -7,16 +7,22 @@ points' variance, whatever the weights.
 
 from __future__ import annotations
 
+import json
 from itertools import combinations
+from pathlib import Path
 
 import numpy as np
 import torch
+from mmengine.hooks import Hook
 from mmengine.model import BaseModel
-from mmengine.registry import DATASETS, MODELS
+from mmengine.registry import DATASETS, HOOKS, MODELS
+from mmengine.runner import Runner
 from torch import Tensor, nn
 from torch.utils.data import Dataset
 
+from mmdet_megdet.runtime import adapt_config
 from mmdet_megdet.sync_bn import MegDetSyncBN
+from tests.data.tiny_run import update_config
 
 SIZES = dict(first=6, second=3)
 # Standard deviations of the points in each part, and their means.
@@ -39,15 +45,12 @@ def points(count: int, seed: int = 0) -> Tensor:
 def definition(gradients: np.ndarray, images: int) -> dict:
     """Moments of an update by part of the model, from all pairs of parts.
 
-    Args:
-        gradients: Of independent parts, ``(parts, 9)``, in float64; NaN where
-            a part has none.
-        images: Of the update.
+    The gradients are those of independent parts, ``(parts, 9)``, in float64;
+    NaN where a part has none.
     """
-    moments, begin = {}, 0
-    for name, size in SIZES.items():
-        part = np.nan_to_num(gradients[:, begin : begin + size])
-        begin += size
+    moments = {}
+    places = np.split(np.nan_to_num(gradients), [SIZES['first']], axis=1)
+    for name, part in zip(SIZES, places, strict=True):
         g2 = np.mean([a @ b for a, b in combinations(part, 2)])
         whole = (part.mean(0) ** 2).sum()
         moments[name] = g2, images * (whole - g2)
@@ -57,13 +60,7 @@ def definition(gradients: np.ndarray, images: int) -> dict:
 
 @DATASETS.register_module()
 class Points(Dataset):
-    """Points to be met.
-
-    Args:
-        length (int): Their number.
-        missing (bool): Whether an eighth lacks the second part. Defaults to
-            True.
-    """
+    """Points to be met, of which an eighth may lack the second part."""
 
     metainfo = dict(classes=('point',))
 
@@ -79,14 +76,6 @@ class Points(Dataset):
         return dict(inputs=self.points[index])
 
 
-class Part(nn.Module):
-    """Some of the weights."""
-
-    def __init__(self, size: int) -> None:
-        super().__init__()
-        self.weight = nn.Parameter(torch.zeros(size, dtype=torch.float64))
-
-
 @MODELS.register_module()
 class MeanFinder(BaseModel):
     """Weights that go to the points' mean, in two parts.
@@ -95,17 +84,77 @@ class MeanFinder(BaseModel):
     group. Of points that are NaN in the second part only the first is used.
     """
 
-    def __init__(self, bn_size: int | None = None, frozen: bool = False):
+    def __init__(self, frozen: bool = False) -> None:
         super().__init__()
-        self.first, self.second = map(Part, SIZES.values())
-        self.norm = MegDetSyncBN(1, affine=False, bn_size=bn_size)
+        self.first, self.second = (
+            nn.ParameterList([torch.zeros(size, dtype=torch.float64)])
+            for size in SIZES.values()
+        )
+        self.norm = MegDetSyncBN(1, affine=False)
         self.requires_grad_(not frozen)
 
     def forward(self, inputs: Tensor, mode: str = 'loss') -> dict:
-        first, second = inputs.split(list(SIZES.values()), 1)
-        loss = ((self.first.weight - first) ** 2).sum(1).mean() / 2
+        first, second = inputs.split([*SIZES.values()], 1)
+        loss = ((self.first[0] - first) ** 2).sum(1).mean() / 2
         if not second.isnan().any():
-            loss = (
-                loss + ((self.second.weight - second) ** 2).sum(1).mean() / 2
-            )
+            loss = loss + ((self.second[0] - second) ** 2).sum(1).mean() / 2
         return dict(loss=loss)
+
+
+@HOOKS.register_module(force=True)
+class WeightRecorder(Hook):
+    """Notes the weights that each update begins with, and what is attached."""
+
+    priority = 'VERY_LOW'
+
+    def before_train(self, runner):
+        self.weights, self.hooked = [], []
+
+    def before_train_iter(self, runner, *args, **kwargs):
+        parameters = list(runner.model.parameters())
+        self.weights.append(torch.cat([p.detach() for p in parameters]))
+        self.hooked.append(
+            any(p._backward_hooks for p in parameters)
+            or 'step' in vars(runner.optim_wrapper)
+        )
+
+    def after_train(self, runner):
+        self.last = torch.cat([p.detach() for p in runner.model.parameters()])
+
+
+def train_on_points(
+    work_dir: Path, **settings
+) -> tuple[Runner, WeightRecorder]:
+    """Train 12 updates of 8 points; return the runner and what was noted.
+
+    The settings are overrides of the config, with ``__`` for the dots.
+    """
+    ours = dict(
+        model=dict(_delete_=True, type='MeanFinder'),
+        train_dataloader__dataset=dict(
+            _delete_=True, type='Points', length=96
+        ),
+        train_cfg__max_epochs=1,
+        optim_wrapper__optimizer__lr=0.1,
+        param_scheduler=None,
+        val_dataloader=None,
+        val_cfg=None,
+        val_evaluator=None,
+        default_hooks__checkpoint=dict(
+            _delete_=True, type='CheckpointHook', interval=-1, save_last=False
+        ),
+        default_hooks__grad_noise=dict(type='GradientNoiseHook', interval=1),
+        custom_hooks=[dict(type='WeightRecorder')],
+    )
+    cfg = update_config(work_dir, total=8, images=2, **ours | settings)
+    runner = Runner.from_cfg(adapt_config(cfg))
+    runner.train()
+    recorders = [h for h in runner.hooks if isinstance(h, WeightRecorder)]
+    return runner, recorders[0]
+
+
+def curves_of(work_dir: Path, name: str) -> list[tuple[int, float]]:
+    """Step and value of a curve that the folder's latest run has drawn."""
+    path = max(work_dir.glob('*/vis_data/scalars.json'))
+    lines = map(json.loads, path.read_text().splitlines())
+    return [(line['step'], line[name]) for line in lines if name in line]

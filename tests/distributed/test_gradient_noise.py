@@ -6,12 +6,10 @@ from __future__ import annotations
 import os
 from contextlib import nullcontext
 from itertools import product
-from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
-import torch.distributed as dist
 from mmengine.optim import OptimWrapper
 from torch.nn.parallel import DistributedDataParallel
 
@@ -22,8 +20,13 @@ from mmdet_megdet.noise import (
     parts_of,
     read_records,
 )
-from tests.data.noise_run import noise_config, train_on_points
-from tests.data.noise_task import SIZES, MeanFinder, definition, points
+from tests.data.noise_task import (
+    SIZES,
+    MeanFinder,
+    definition,
+    points,
+    train_on_points,
+)
 from tests.data.tiny_task import AmpOnCPU
 from tests.distributed.ranks import run_ranks
 
@@ -47,36 +50,31 @@ def update(kind, micro_steps, world_size):
 def measure(rank, world_size):
     """Moments for each kind of training, micro-steps and ranks in a group."""
     found = {}
-    for kind, steps in product(KINDS, (1, 2, 3)):
-        for ranks in [r for r in (1, 2, 4) if world_size % r == 0]:
-            if steps == 1 and ranks == world_size:
-                continue
-            model = MeanFinder()
-            if kind == 'frozen':
-                model.second.requires_grad_(False)
-            wrapped = model
-            if dist.is_initialized():
-                wrapped = DistributedDataParallel(
-                    model, find_unused_parameters=kind == 'uneven'
-                )
-            wrapper = (AmpOnCPU if kind == 'amp' else OptimWrapper)(
-                optimizer=torch.optim.SGD(model.parameters(), lr=0.5),
-                accumulative_counts=steps,
-                clip_grad=dict(max_norm=0.01),
-            )
-            points_ = update(kind, steps, world_size)
-            split = Split(steps, ranks, steps * world_size * IMAGES)
-            meter = GradientMeter(parts_of(wrapped), split)
-            meter.attach(wrapper, steps)
-            for step in range(steps):
-                meter.begin_micro_step()
-                with wrapper.optim_context(wrapped):
-                    loss = wrapped(points_[step, rank])['loss']
-                wrapper.update_params(loss)
-            meter.detach()
-            assert 'step' not in vars(wrapper)
-            assert not any(p._backward_hooks for p in model.parameters())
-            found[kind, steps, ranks] = meter.measure()
+    for kind, steps, ranks in product(KINDS, (1, 2, 3), (1, 2, 4)):
+        if steps == 1 and ranks == world_size:
+            continue
+        model = MeanFinder()
+        model.second.requires_grad_(kind != 'frozen')
+        wrapped = DistributedDataParallel(
+            model, find_unused_parameters=kind == 'uneven'
+        )
+        wrapper = (AmpOnCPU if kind == 'amp' else OptimWrapper)(
+            optimizer=torch.optim.SGD(model.parameters(), lr=0.5),
+            accumulative_counts=steps,
+            clip_grad=dict(max_norm=0.01),
+        )
+        split = Split(steps, ranks, steps * world_size * IMAGES)
+        meter = GradientMeter(parts_of(wrapped), split)
+        meter.attach(wrapper, steps)
+        for inputs in update(kind, steps, world_size)[:, rank]:
+            meter.begin_micro_step()
+            with wrapper.optim_context(wrapped):
+                loss = wrapped(inputs)['loss']
+            wrapper.update_params(loss)
+        meter.detach()
+        assert 'step' not in vars(wrapper)
+        assert not any(p._backward_hooks for p in model.parameters())
+        found[kind, steps, ranks] = meter.measure()
     return found
 
 
@@ -92,95 +90,82 @@ def expected(kind, steps, ranks, world_size):
     return moments
 
 
-@pytest.mark.parametrize('world_size', [1, 2, 4])
-def test_moments_in_every_grouping(world_size):
-    if world_size == 1:
-        by_rank = [measure(0, 1)]
-    else:
-        by_rank = run_ranks(measure, world_size)
-    assert len(by_rank[0]) == len(KINDS) * {1: 2, 2: 5, 4: 8}[world_size]
-    for (kind, steps, ranks), found in by_rank[0].items():
-        right = expected(kind, steps, ranks, world_size)
+def test_moments_in_every_grouping():
+    by_rank = run_ranks(measure, 4)
+    assert by_rank == [by_rank[0]] * 4
+    assert len(by_rank[0]) == len(KINDS) * 8
+    for key, found in by_rank[0].items():
+        right = expected(*key, world_size=4)
         assert found.keys() == right.keys()
         for name in right:
-            assert np.allclose(found[name], right[name], 1e-10, 1e-12), (
-                kind, steps, ranks, name, found[name], right[name],
-            )  # fmt: skip
-    assert all(other == by_rank[0] for other in by_rank)
+            told = key, name, found[name], right[name]
+            assert np.allclose(*told[2:], 1e-10, 1e-12), told
 
 
-def train(rank, world_size, folder, images, total):
+def train(rank, world_size, folder):
     """Train by the Runner, parts at rates of their own.
 
-    Returns measurements, factors and weights, or what the Runner refuses.
+    Returns measurements, factors, weights, and what the Runner refuses.
     """
     os.environ['LOCAL_RANK'] = str(rank)
-    cfg = noise_config(
-        Path(folder),
+    settings = dict(
         launcher='pytorch' if world_size > 1 else 'none',
-        train_dataloader__batch_size=images,
+        train_dataloader__batch_size=4 // world_size,
         train_dataloader__dataset__missing=False,
-        default_hooks__total_batch__total_batch_size=total,
         default_hooks__module_variance=dict(
             type='ModuleVarianceHook', begin=2, anchor='second'
         ),
     )
-    try:
-        runner, recorder = train_on_points(cfg)
-    except ConfigError as error:
-        return str(error)
+    with pytest.raises(ConfigError) as error:
+        train_on_points(
+            folder, default_hooks__total_batch__total_batch_size=4, **settings
+        )
+    runner, recorder = train_on_points(folder, **settings)
     checkpoint = dict(meta=dict(epoch=1, iter=12))
     runner.call_hook('before_save_checkpoint', checkpoint=checkpoint)
     return (
         checkpoint['gradient_noise']['measurements'],
         checkpoint['module_variance']['factors'],
         recorder.last.tolist(),
+        str(error.value),
     )
 
 
 def test_other_hardware_measures_the_same(tmp_path):
     """Two micro-steps of a BN group of 4 images, on one rank and on two."""
-    alone, *rest = train(0, 1, str(tmp_path / 'alone'), 4, 8)
-    (together, *others), second = run_ranks(
-        train, 2, str(tmp_path / 'together'), 2, 8
-    )
-    assert (together, *others) == second
+    alone, factors, weights, _ = train(0, 1, tmp_path / 'alone')
+    of_two = run_ranks(train, 2, tmp_path / 'together')
+    assert of_two == [of_two[0]] * 2
+    together, other_factors, other_weights, refusal = of_two[0]
     assert len(alone) == len(together) == 12
     for one, two in zip(alone, together, strict=True):
         for name in one:
             assert np.allclose(one[name], two[name], 1e-10, 1e-12)
     # What AGVM makes of it.
-    (factors, weights), (other_factors, other_weights) = rest, others
     assert factors == pytest.approx(other_factors, rel=1e-9)
     assert abs(factors['first'] - 1) > 0.01
     assert np.allclose(weights, other_weights, 1e-9, 1e-12)
     record = read_records(tmp_path / 'together')[0]
     assert (record.groups, record.micro_steps, record.part_images) == (1, 2, 4)
-
-
-def test_a_single_part_is_refused_on_every_rank(tmp_path):
-    refusals = run_ranks(train, 2, str(tmp_path), 2, 4)
-    assert refusals[0] == refusals[1]
+    # With half the batch there is a single part.
     assert (
         'an update of 4 images is one BN group in one micro-step (2 ranks x 2 '
         'images), and ranks within a BN group are not independent. Use '
         '--images-per-gpu or --bn-size with less, or a larger total batch.'
-    ) in refusals[0]
+    ) in refusal
 
 
-def test_a_gradient_in_pieces_is_noticed():
+@pytest.mark.parametrize('pieces', [1, 2])
+def test_a_gradient_in_pieces_is_noticed(pieces):
     model = MeanFinder()
     wrapper = OptimWrapper(torch.optim.SGD(model.parameters(), lr=0.1))
-    for pieces, context in (
-        (1, nullcontext()),
-        (2, pytest.raises(ConfigError, match='several pieces')),
-    ):
-        meter = GradientMeter(parts_of(model), Split(2, 1, 4))
-        meter.attach(wrapper, 0)
-        meter.begin_micro_step()
-        for _ in range(pieces):
-            model(points(2))['loss'].backward()
-        wrapper.step()
-        meter.detach()
-        with context:
-            meter.measure()
+    meter = GradientMeter(parts_of(model), Split(2, 1, 4))
+    meter.attach(wrapper, 0)
+    meter.begin_micro_step()
+    for _ in range(pieces):
+        model(points(2))['loss'].backward()
+    wrapper.step()
+    meter.detach()
+    noticed = pytest.raises(ConfigError, match='several pieces')
+    with noticed if pieces > 1 else nullcontext():
+        meter.measure()

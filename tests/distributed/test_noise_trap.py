@@ -8,6 +8,8 @@ BN groups in one process.
 
 from __future__ import annotations
 
+from collections import OrderedDict
+
 import pytest
 import torch
 import torch.distributed as dist
@@ -19,7 +21,6 @@ from mmdet_megdet.noise import (
     GradientMeter,
     Split,
     coupled_ranks,
-    from_parts,
     noise_scale,
     parts_of,
 )
@@ -30,27 +31,23 @@ RANKS, IMAGES, STEPS, UPDATES = 4, 2, 2, 100
 GROUP = RANKS * IMAGES
 
 
-class Net(nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        torch.manual_seed(0)
-        self.backbone = nn.Sequential(
-            nn.Conv2d(3, 16, 3, bias=False),
-            MegDetSyncBN(16),
-            nn.ReLU(),
-            nn.Conv2d(16, 16, 3, bias=False),
-            MegDetSyncBN(16),
-            nn.ReLU(),
-        )
-        self.head = nn.Linear(16, 4)
-
-    def loss(self, images, classes):
-        features = self.backbone(images).mean((2, 3))
-        return cross_entropy(self.head(features), classes)
-
-    def backbone_gradient(self):
-        found = [p.grad.flatten() for p in self.backbone.parameters()]
-        return torch.cat(found).double()
+def net_of(state=None):
+    torch.manual_seed(0)
+    backbone = [
+        nn.Conv2d(3, 16, 3, bias=False),
+        MegDetSyncBN(16),
+        nn.ReLU(),
+        nn.Conv2d(16, 16, 3, bias=False),
+        MegDetSyncBN(16),
+        nn.ReLU(),
+        nn.AdaptiveAvgPool2d(1),
+        nn.Flatten(),
+    ]
+    parts = dict(backbone=nn.Sequential(*backbone), head=nn.Linear(16, 4))
+    net = nn.Sequential(OrderedDict(parts))
+    if state is not None:
+        net.load_state_dict(state)
+    return net
 
 
 def batch(seed, count):
@@ -66,71 +63,67 @@ def batch(seed, count):
 
 
 def trained(steps):
-    net = Net()
+    net = net_of()
     optimizer = torch.optim.SGD(net.parameters(), lr=0.1, momentum=0.9)
     for step in range(steps):
+        images, classes = batch(10_000 + step, 16)
         optimizer.zero_grad()
-        net.loss(*batch(10_000 + step, 16)).backward()
+        cross_entropy(net(images), classes).backward()
         optimizer.step()
     return net.state_dict()
 
 
-def truth(state, images=GROUP, draws=800):
+def truth(state, draws=800):
     """Of the backbone, from whole BN groups by one process."""
-    net = Net()
-    net.load_state_dict(state)
-    found = []
+    net, found = net_of(state), []
     for seed in range(draws):
+        images, classes = batch(20_000 + seed, GROUP)
         net.zero_grad()
-        net.loss(*batch(20_000 + seed, images)).backward()
-        found.append(net.backbone_gradient())
+        cross_entropy(net(images), classes).backward()
+        grads = [p.grad.flatten() for p in net.backbone.parameters()]
+        found.append(torch.cat(grads).double())
     found = torch.stack(found)
-    s = images * found.var(0).sum().item()
-    return s / (found.mean(0).square().sum().item() - s / images / draws)
+    s = GROUP * found.var(0).sum().item()
+    return s / (found.mean(0).square().sum().item() - s / GROUP / draws)
 
 
 def estimates(rank, world_size, state):
-    """Ours, and that which takes ranks to be independent, unclamped."""
-    net = Net()
-    net.load_state_dict(state)
+    """Moments of updates: ours, and with ranks taken to be independent."""
+    net = net_of(state)
+    own = slice(rank * IMAGES, (rank + 1) * IMAGES)
     wrapper = OptimWrapper(torch.optim.SGD(net.parameters(), lr=0.0), STEPS)
-    split = Split(STEPS, coupled_ranks(net), GROUP * STEPS)
-    meter = GradientMeter(parts_of(net), split)
-    ours, naive = [], []
+    meters = [
+        GradientMeter(parts_of(net), Split(STEPS, ranks, GROUP * STEPS))
+        for ranks in (coupled_ranks(net), 1)
+    ]
+    found = []
     for update in range(UPDATES):
-        meter.attach(wrapper, update)
-        squares, before = torch.zeros((), dtype=torch.float64), 0
+        for meter in meters:
+            meter.attach(wrapper, update)
         for step in range(STEPS):
-            meter.begin_micro_step()
-            drawn = batch(update * STEPS + step, GROUP)
-            own = slice(rank * IMAGES, (rank + 1) * IMAGES)
-            loss = net.loss(*(values[own] for values in drawn))
+            for meter in meters:
+                meter.begin_micro_step()
+            images, classes = batch(update * STEPS + step, GROUP)
+            loss = cross_entropy(net(images[own]), classes[own])
             wrapper.backward(wrapper.scale_loss(loss))
-            now = net.backbone_gradient()
-            squares += ((now - before) * STEPS).square().sum()
-            before = now
         # As DDP does, which threads cannot have.
         for parameter in net.parameters():
             dist.all_reduce(parameter.grad)
             parameter.grad /= world_size
         wrapper.step()
-        whole = net.backbone_gradient().square().sum().item()
         wrapper.zero_grad()
-        meter.detach()
-        ours.append(meter.measure()['backbone'])
-        dist.all_reduce(squares)
-        naive.append(
-            from_parts(squares.item(), world_size * STEPS, whole, split.images)
-        )
-    g2, s = map(sum, zip(*naive, strict=True))
-    return noise_scale(*zip(*ours, strict=True)), s / g2
+        for meter in reversed(meters):
+            meter.detach()
+        found.append([meter.measure()['backbone'] for meter in meters])
+    return zip(*found, strict=True)
 
 
 @pytest.mark.parametrize('training', [0, 60])
 def test_ranks_of_a_bn_group_are_not_independent(training):
     state = trained(training)
     ours, naive = run_threads(estimates, RANKS, state)[0]
-    right = truth(state)
-    assert naive < 0
-    assert right / 2.5 < ours.value < right * 2.5
-    assert ours.low < right < ours.high
+    scale, right = noise_scale(*zip(*ours, strict=True)), truth(state)
+    assert right / 2.5 < scale.value < right * 2.5
+    assert scale.low < right < scale.high
+    g2, s = map(sum, zip(*naive, strict=True))
+    assert s / g2 < 0

@@ -24,31 +24,25 @@ def table(heading: str) -> list[list[str]]:
     ]
 
 
-def names(cells: list[str]) -> set[str]:
-    return {name for cell in cells for name in re.findall('`(.+?)`', cell)}
+def fields(heading: str) -> tuple[str, ...]:
+    cells = ' '.join(row[0] for row in table(heading))
+    return tuple(re.findall('`(.+?)`', cells))
 
 
-def test_every_finding():
+def test_findings_options_and_fields():
     told = {
         row[0].split('`')[1]: re.search('error|warning', row[0])[0]
         for row in table('finding')
         if row[0]
     }
     assert told == {check.name: check.level for check in CHECKS}
-
-
-def test_options_and_their_defaults():
-    told = {row[0].strip('`'): row[1].strip('`') for row in table('option')}
-    parameters = inspect.signature(BNStatsMonitorHook.__init__).parameters
-    assert {name: ast.literal_eval(text) for name, text in told.items()} == {
-        name: p.default for name, p in parameters.items() if name != 'self'
+    told = {
+        row[0]: ast.literal_eval(row[1].strip('`')) for row in table('option')
     }
-
-
-def test_every_field():
-    told = names([row[0] for row in table('field')])
-    assert told == {*Record.__struct_fields__}
-    told = names([row[0] for row in table('field of a layer')])
-    assert told == {*LayerRecord.__struct_fields__}
+    parameters = inspect.signature(BNStatsMonitorHook).parameters
+    assert told == {f'`{n}`': p.default for n, p in parameters.items()}
+    assert fields('field') == Record.__struct_fields__
+    assert fields('field of a layer') == LayerRecord.__struct_fields__
     (findings,) = [row for row in table('field') if row[0] == '`findings`']
-    assert names(findings[1:]) == {*Finding.__struct_fields__}
+    told = re.findall('`(.+?)`', findings[1])
+    assert told == [*Finding.__struct_fields__]

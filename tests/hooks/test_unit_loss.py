@@ -1,4 +1,5 @@
 # Copyright (c) mmdet_megdet contributors. All rights reserved.
+import re
 from types import SimpleNamespace
 
 import pytest
@@ -9,16 +10,10 @@ from torch import nn
 
 from mmdet_megdet.errors import ConfigError
 from mmdet_megdet.hooks import UnitLossHook
-from mmdet_megdet.hooks.unit_loss import _adds_up_as_anchor_head
 from mmdet_megdet.sync_bn import MegDetSyncBN
 
-HEAD = dict(num_classes=2, in_channels=4, feat_channels=32)
-
-
-@pytest.fixture(autouse=True)
-def scope():
-    with DefaultScope.overwrite_default_scope('mmdet'):
-        yield
+HEAD = dict(in_channels=4, feat_channels=32)
+NO_HEAD = 'default_hooks.unit_loss=None'
 
 
 class OwnSum(RetinaHead):
@@ -26,31 +21,32 @@ class OwnSum(RetinaHead):
         """Might leave a loss out."""
 
 
-def refusal(*modules, **options):
+@pytest.mark.parametrize(
+    ('bn_size', 'head', 'settings', 'told'),
+    [
+        (4, RPNHead, HEAD, None),
+        (4, RetinaHead, dict(HEAD, num_classes=2), None),
+        (4, OwnSum, dict(HEAD, num_classes=2), NO_HEAD),
+        (4, ATSSHead, dict(HEAD, num_classes=2), NO_HEAD),
+        (4, Shared2FCBBoxHead, dict(fc_out_channels=4), NO_HEAD),
+        (0, RPNHead, HEAD, "type='UnitLossHook', images=32"),
+        # Of four images per GPU there are no units of six.
+        (6, RPNHead, HEAD,
+         'bn_size=6 cannot be had from 1 rank(s) with 4 image(s)'),
+    ],
+)  # fmt: skip
+def test_what_can_be_normalised(bn_size, head, settings, told):
+    with DefaultScope.overwrite_default_scope('mmdet'):
+        model = nn.Sequential(head(**settings))
+    if bn_size:
+        model.append(MegDetSyncBN(4, bn_size=bn_size))
+    loader = SimpleNamespace(batch_size=4)
     runner = SimpleNamespace(
-        model=nn.Sequential(*modules),
-        train_dataloader=SimpleNamespace(batch_size=4),
-        world_size=1,
+        model=model, train_dataloader=loader, world_size=1
     )
-    with pytest.raises(ConfigError) as found:
-        UnitLossHook(**options).before_train(runner)
-    return str(found.value)
-
-
-def test_heads():
-    rpn = {k: v for k, v in HEAD.items() if k != 'num_classes'}
-    for head in (RetinaHead(**HEAD), RPNHead(**rpn)):
-        assert _adds_up_as_anchor_head(head)
-    box_head = Shared2FCBBoxHead(num_classes=2, fc_out_channels=4)
-    for head in (OwnSum(**HEAD), ATSSHead(**HEAD), box_head):
-        assert not _adds_up_as_anchor_head(head)
-
-
-def test_what_cannot_be_normalised():
-    norm = MegDetSyncBN(4, bn_size=6)
-    assert 'default_hooks.unit_loss=None' in refusal(norm, ATSSHead(**HEAD))
-    told = refusal(RetinaHead(**HEAD))
-    assert "type='UnitLossHook', images=32" in told
-    # Of four images per GPU there are no units of six.
-    told = refusal(norm, RetinaHead(**HEAD))
-    assert 'bn_size=6 cannot be had from 1 rank(s) with 4 image(s)' in told
+    if told is None:
+        UnitLossHook().before_train(runner)
+        assert model[0].loss_cls._forward_pre_hooks
+    else:
+        with pytest.raises(ConfigError, match=re.escape(told)):
+            UnitLossHook().before_train(runner)

@@ -10,40 +10,19 @@ import pytest
 
 from mmdet_megdet.noise import (
     epochs_factor,
-    linear_lr,
     module_factors,
     noise_limited_lr,
-    square_root_lr,
 )
 from mmdet_megdet.noise.advice import dissimilarity
 
 
-@pytest.fixture
-def published(root):
-    """Batches and epochs of the page's tables, by the tables' headings."""
-    page = (root / 'docs' / 'which_batch.md').read_text()
-
-    def read(heading):
-        section = page.split(f'### {heading}')[1].split('\n##')[0]
-        rows = re.findall(r'^\| (\d+) \|(.+)\|$', section, re.MULTILINE)
-        batches = [int(batch) for batch, _ in rows]
-        return batches, [float(rest.split('|')[-1]) for _, rest in rows]
-
-    return read
-
-
-def test_rules_by_hand():
-    # A batch of the noise scale takes twice the epochs.
-    assert epochs_factor(100, 100) == 2
+def test_rules_at_their_ends():
+    """Between them they are in tests/tools/test_noise_scale.py."""
     assert epochs_factor(100, inf) == 1
-    # (1 + 100/50) / (1 + 100/100) = 3/2
-    assert noise_limited_lr(0.1, 50, 100, 100) == pytest.approx(0.15)
     # Linear below the noise, constant above.
-    assert noise_limited_lr(0.1, 50, 100, inf) == pytest.approx(0.2)
-    assert noise_limited_lr(0.1, 50, 100, 1e9) == pytest.approx(0.2)
-    assert noise_limited_lr(0.1, 50, 100, 1e-9) == pytest.approx(0.1)
-    assert linear_lr(0.02, 16, 256) == pytest.approx(0.32)
-    assert square_root_lr(0.02, 16, 256) == pytest.approx(0.08)
+    for noise, lr in ((inf, 0.2), (1e9, 0.2), (100, 0.15), (1e-9, 0.1)):
+        found = noise_limited_lr(0.1, 50, 100, noise)
+        assert found == pytest.approx(lr)
 
 
 def fit(batches, epochs):
@@ -52,14 +31,20 @@ def fit(batches, epochs):
     return least / slope, least
 
 
-def test_the_fit_of_mlperfs_tables(published):
-    batches, epochs = published('Mask R-CNN on COCO, MLPerf')
-    critical, least = fit(batches, epochs)
+def test_the_fit_of_mlperfs_tables(root):
+    def published(heading):
+        """Batches and epochs of a table."""
+        page = (root / 'docs' / 'which_batch.md').read_text()
+        section = page.split(f'### {heading}')[1].split('\n##')[0]
+        rows = re.findall(r'^\| (\d+) .*\| ([\d.]+) \|$', section, re.M)
+        return np.array(rows, float).T
+
+    table = published('Mask R-CNN on COCO, MLPerf')
+    critical, least = fit(*table)
     assert critical == pytest.approx(827.5, abs=0.1)
     assert least == pytest.approx(12.86, abs=0.01)
     without_one = [
-        fit(np.delete(batches, i), np.delete(epochs, i))[0]
-        for i in range(len(batches))
+        fit(*np.delete(table, row, 1))[0] for row in range(table.shape[1])
     ]
     assert min(without_one) == pytest.approx(767, abs=0.5)
     assert max(without_one) == pytest.approx(885, abs=0.5)

@@ -23,12 +23,8 @@ def test_parts_of_a_detector():
     model.rpn_head.shared = model.roi_head.mask_head
     found = parts_of(model)
     sizes = {name: sum(p.numel() for p in ps) for name, ps in found.items()}
-    assert sizes == {
-        'model': 3,
-        'backbone': 6,
-        'rpn_head': 12,
-        'roi_head.bbox_head': 6,
-    }
+    bbox = {'roi_head.bbox_head': 6}
+    assert sizes == dict(model=3, backbone=6, rpn_head=12, **bbox)
 
 
 class SomeSyncBatchNorm(nn.BatchNorm2d):
@@ -36,16 +32,12 @@ class SomeSyncBatchNorm(nn.BatchNorm2d):
 
 
 def ranks_of(rank, world_size, kinds):
-    layers = [kind(2) for kind in kinds]
-    layers[0].ranks_per_group = 2
-    model = nn.Sequential(*layers)
+    model = nn.Sequential(*(kind(2) for kind in kinds))
+    model[0].ranks_per_group = 2
     return coupled_ranks(model), coupled_ranks(model.eval())
 
 
 def test_ranks_that_batch_norm_couples():
-    for kinds, expected in (
-        ([MegDetSyncBN], 2),
-        ([MegDetSyncBN, SomeSyncBatchNorm], 4),
-    ):
-        found = run_threads(ranks_of, 4, kinds)
-        assert found == [(expected, 1)] * 4
+    both = [MegDetSyncBN, SomeSyncBatchNorm]
+    for kinds, ranks in ((both[:1], 2), (both, 4)):
+        assert run_threads(ranks_of, 4, kinds) == [(ranks, 1)] * 4

@@ -27,6 +27,7 @@ import matplotlib
 matplotlib.use('Agg')
 
 import matplotlib.pyplot as plt
+import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from rich.console import Console
@@ -35,6 +36,7 @@ from rich.table import Table
 from mmdet_megdet.arguments import positive, positive_number
 from mmdet_megdet.errors import ConfigError
 from mmdet_megdet.noise import (
+    TOTAL,
     Measurement,
     NoiseScale,
     epochs_factor,
@@ -47,11 +49,12 @@ from mmdet_megdet.noise import (
 
 BATCHES = tuple(2**power for power in range(4, 13))
 FIGURE = 'noise_scale.png'
-# An interval as wide as this says the order of magnitude at best.
-_WIDE = 4
+Phases = list[list[Measurement]]
+# A learning rate, and the images an update with which it works.
+Start = tuple[float, int]
 
 
-def phases(records: list[Measurement], number: int) -> list[list[Measurement]]:
+def phases(records: list[Measurement], number: int) -> Phases:
     """Split measurements into phases of equal size, of 8 or more each."""
     number = max(1, min(number, len(records) // 8))
     cuts = [len(records) * i // number for i in range(number + 1)]
@@ -64,56 +67,37 @@ def part_scale(records: list[Measurement], part: str) -> NoiseScale:
     return noise_scale([m['g2'] for m in having], [m['s'] for m in having])
 
 
-def parts_of(records: list[Measurement]) -> list[str]:
-    """Return the names of the measured parts, the total first."""
-    names = dict.fromkeys(name for r in records for name in r.parts)
-    return sorted(names, key=lambda name: name != 'total')
-
-
-def phase_table(split: list[list[Measurement]]) -> Table:
+def phase_table(split: Phases, parts: list[str]) -> Table:
     """Tabulate the noise scale of each part in each phase."""
-    names = parts_of([record for phase in split for record in phase])
-    table = Table(title='Gradient noise scale, in images (with 95 % interval)')
-    table.add_column('updates')
-    for name in names:
-        table.add_column(name, justify='right')
+    title = 'Gradient noise scale, in images (with 95 % interval)'
+    table = Table('updates', *parts, title=title)
     for phase in split:
         table.add_row(
             f'{phase[0].update} to {phase[-1].update}',
-            *(str(part_scale(phase, name)) for name in names),
+            *(str(part_scale(phase, name)) for name in parts),
         )
     return table
 
 
-def advice_table(
-    scale: NoiseScale, part: str, lr: float, lr_batch: int
-) -> Table:
-    """Tabulate what follows for batches from 16 to 4096 images.
-
-    From a learning rate that works with ``lr_batch`` images an update.
-    """
+def advice_table(scale: NoiseScale, part: str, start: Start) -> Table:
+    """Tabulate what follows for batches from 16 to 4096 images."""
+    lr, lr_batch = start
     table = Table(
-        title=f'{part}: from a learning rate of {lr:g} at {lr_batch} images'
-    )
-    for name in (
         'batch',
         'epochs, x a very small batch',
         'learning rate, upper bound (SGD)',
         'linear rule',
         'square-root rule',
-    ):
-        table.add_column(name, justify='right')
+        title=f'{part}: from a learning rate of {lr:g} at {lr_batch} images',
+    )
+    scales = _values(scale)
     for batch in BATCHES:
-        factors = [epochs_factor(batch, n) for n in _values(scale)]
-        rates = [
-            noise_limited_lr(lr, lr_batch, batch, n) for n in _values(scale)
-        ]
         table.add_row(
             str(batch),
-            _between(factors),
-            _between(rates),
-            f'{linear_lr(lr, lr_batch, batch):.3g}',
-            f'{square_root_lr(lr, lr_batch, batch):.3g}',
+            _between([epochs_factor(batch, n) for n in scales]),
+            _between([noise_limited_lr(*start, batch, n) for n in scales]),
+            f'{linear_lr(*start, batch):.3g}',
+            f'{square_root_lr(*start, batch):.3g}',
         )
     return table
 
@@ -132,7 +116,7 @@ def trust(records: list[Measurement], scale: NoiseScale) -> list[str]:
             f'above {scale.low:.3g} images, and its upper end is open. '
             'Measure more updates, or with a larger batch.'
         )
-    elif scale.high > _WIDE * max(scale.low, 1e-9):
+    elif scale.high > 4 * max(scale.low, 1e-9):
         notes.append(
             'The interval is wide: take the order of magnitude from it, or '
             'measure more updates.'
@@ -166,54 +150,47 @@ def in_words(scale: NoiseScale, batch: int) -> str:
 
 
 def draw(
-    split: list[list[Measurement]], scale: NoiseScale, lr: float, lr_batch: int
+    split: Phases, parts: list[str], scale: NoiseScale, start: Start
 ) -> Figure:
     """Draw the noise scale over the training, and the learning rates."""
-    figure, (left, right) = plt.subplots(
-        1, 2, figsize=(12, 4.5), layout='constrained'
-    )
-    _draw_scales(left, split)
-    _draw_rates(right, scale, lr, lr_batch)
+    figure, axes = plt.subplots(1, 2, figsize=(12, 4.5), layout='constrained')
+    _draw_scales(axes[0], split, parts)
+    _draw_rates(axes[1], scale, start)
+    for axis in axes:
+        axis.legend(fontsize=8)
+        axis.grid(alpha=0.3)
     return figure
 
 
-def _draw_scales(axis: Axes, split: list[list[Measurement]]) -> None:
+def _draw_scales(axis: Axes, split: Phases, parts: list[str]) -> None:
     middles = [(p[0].update + p[-1].update) / 2 for p in split]
-    for name in parts_of([record for phase in split for record in phase]):
-        scales = [part_scale(phase, name) for phase in split]
+    for name in parts:
+        scales = [part_scale(phase, name)[:3] for phase in split]
+        values, lows, tops = np.array(scales).T
         # Where no gradient shows, its lower end is what is known.
-        values = [s.value if s.value < inf else s.low for s in scales]
-        style = dict(linewidth=2.2) if name == 'total' else {}
-        axis.plot(middles, values, marker='o', label=name, **style)
-        if name == 'total':
-            lows = [s.low for s in scales]
-            tops = [
-                s.high if s.high < inf else value
-                for s, value in zip(scales, values, strict=True)
-            ]
+        values = np.where(values < inf, values, lows)
+        width = 2.2 if name == TOTAL else None
+        axis.plot(middles, values, marker='o', label=name, lw=width)
+        if name == TOTAL:
+            tops = np.where(tops < inf, tops, values)
             axis.fill_between(middles, lows, tops, alpha=0.2)
     axis.set(xlabel='update', ylabel='noise scale (images)')
     # A noise scale may be 0 by chance.
     axis.set_yscale('symlog', linthresh=1)
-    axis.legend(fontsize=8)
-    axis.grid(alpha=0.3)
 
 
-def _draw_rates(
-    axis: Axes, scale: NoiseScale, lr: float, lr_batch: int
-) -> None:
-    for label, rule in (
-        ('linear rule', linear_lr),
-        ('square-root rule', square_root_lr),
-    ):
-        rates = [rule(lr, lr_batch, batch) for batch in BATCHES]
+def _draw_rates(axis: Axes, scale: NoiseScale, start: Start) -> None:
+    rules = {'linear rule': linear_lr, 'square-root rule': square_root_lr}
+    for label, rule in rules.items():
+        rates = [rule(*start, batch) for batch in BATCHES]
         axis.plot(BATCHES, rates, '--', label=label)
-    rates = [
-        [noise_limited_lr(lr, lr_batch, batch, n) for batch in BATCHES]
+    allowed, low, high = (
+        [noise_limited_lr(*start, batch, n) for batch in BATCHES]
         for n in _values(scale)
-    ]
-    axis.plot(BATCHES, rates[0], label='the noise allows', linewidth=2.2)
-    axis.fill_between(BATCHES, rates[1], rates[2], alpha=0.2)
+    )
+    axis.plot(BATCHES, allowed, label='the noise allows', linewidth=2.2)
+    axis.fill_between(BATCHES, low, high, alpha=0.2)
+    lr, lr_batch = start
     axis.plot([lr_batch], [lr], 'ko')
     axis.set(
         xlabel='images an update',
@@ -222,8 +199,6 @@ def _draw_rates(
         yscale='log',
     )
     axis.set_xticks(BATCHES, [str(batch) for batch in BATCHES])
-    axis.legend(fontsize=8)
-    axis.grid(alpha=0.3)
 
 
 def _values(scale: NoiseScale) -> tuple[float, float, float]:
@@ -238,39 +213,19 @@ def _between(values: Sequence[float]) -> str:
 
 def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
     """Read the command line."""
-    parser = argparse.ArgumentParser(
-        description='Say which batch and learning rate the gradient noise of '
-        'a run allows.'
-    )
-    parser.add_argument('work_dir', type=Path, help='work dir of the run')
-    parser.add_argument(
-        '--lr',
-        type=positive_number,
-        help='a learning rate that works (default: the largest of the run)',
-    )
-    parser.add_argument(
-        '--lr-batch',
-        type=positive,
-        help='images an update that it works with (default: those of the run)',
-    )
-    parser.add_argument(
-        '--part',
-        default='total',
-        help='the part of the model that the advice is for, as the first '
-        'table names them (total)',
-    )
-    parser.add_argument(
-        '--phases',
-        type=positive,
-        default=4,
-        help='phases of the training to tell apart, at most; the advice is '
-        'for the last (4)',
-    )
-    parser.add_argument(
-        '--out',
-        type=Path,
-        help=f'figure to write (default: WORK_DIR/{FIGURE})',
-    )
+    parser = argparse.ArgumentParser(description=__doc__.split('\n\n')[0])
+    add = parser.add_argument
+    add('work_dir', type=Path, help='work dir of the run')
+    working = 'a learning rate that works (default: the largest of the run)'
+    add('--lr', type=positive_number, help=working)
+    images = 'images an update that it works with (default: those of the run)'
+    add('--lr-batch', type=positive, help=images)
+    part = 'the part of the model that the advice is for, as measured (total)'
+    add('--part', default=TOTAL, help=part)
+    number = 'phases to tell apart, at most; the advice is for the last (4)'
+    add('--phases', type=positive, default=4, help=number)
+    figure = f'figure to write (default: WORK_DIR/{FIGURE})'
+    add('--out', type=Path, help=figure)
     return parser.parse_args(argv)
 
 
@@ -280,7 +235,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     out = args.out or args.work_dir / FIGURE
     try:
         records = read_records(args.work_dir)
-        batch = records[-1].total_batch_size
+        last = records[-1]
+        batch = last.total_batch_size
         same = [r for r in records if r.total_batch_size == batch]
         if len(same) < len(records):
             print(
@@ -289,19 +245,19 @@ def main(argv: Sequence[str] | None = None) -> int:
                 file=sys.stderr,
             )
         lr = args.lr or max(record.lr for record in same)
-        lr_batch = args.lr_batch or batch
-        split = phases(same, args.phases)
-        names = parts_of(split[-1])
-        if args.part not in names:
+        start = lr, args.lr_batch or batch
+        if args.part not in last.parts:
             raise ConfigError(
-                f'--part {args.part}: measured were {", ".join(names)}'
+                f'--part {args.part}: measured were {", ".join(last.parts)}'
             )
+        parts = [*dict.fromkeys(name for r in same for name in r.parts)]
+        split = phases(same, args.phases)
         scale = part_scale(split[-1], args.part)
         if isnan(scale.value):
             raise ConfigError(
                 'every measured gradient is zero: is the model frozen?'
             )
-        figure = draw(split, scale, lr, lr_batch)
+        figure = draw(split, parts, scale, start)
         out.parent.mkdir(parents=True, exist_ok=True)
         figure.savefig(out, dpi=120)
         plt.close(figure)
@@ -309,8 +265,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         print(f'error: {error}', file=sys.stderr)
         return 1
     console = Console()
-    console.print(phase_table(split))
-    console.print(advice_table(scale, args.part, lr, lr_batch))
+    console.print(phase_table(split, parts))
+    console.print(advice_table(scale, args.part, start))
     for text in (in_words(scale, batch), *trust(split[-1], scale)):
         console.print(text, highlight=False)
     print(f'wrote {out}')

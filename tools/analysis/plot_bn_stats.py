@@ -14,8 +14,9 @@ import argparse
 import importlib.util
 import math
 import sys
-import warnings
-from collections.abc import Callable, Sequence
+from collections import Counter
+from collections.abc import Sequence
+from itertools import takewhile
 from pathlib import Path
 
 if importlib.util.find_spec('mmdet_megdet') is None:
@@ -44,54 +45,35 @@ TOP = 5
 
 
 def forward_order(records: list[Record]) -> list[str]:
-    """Return all layers' names, each once, in the order of the forward pass.
-
-    A layer that appears later stands behind the one before it in its record.
-    """
-    order: list[str] = []
-    for record in records:
-        place = 0
-        for layer in record.layers:
-            if layer.name not in order:
-                order.insert(place, layer.name)
-            place = order.index(layer.name) + 1
-    return order
+    """Return all layers' names in the order of the first forward pass."""
+    return [*dict.fromkeys(x.name for r in records for x in r.layers)]
 
 
-def by_layer(records: list[Record], field: str) -> np.ndarray:
-    """Return a number of the layers, layers x records; NaN without one."""
+def by_layer(records: list[Record], field: str) -> np.ma.MaskedArray:
+    """Return a number of the layers, layers x records, where it is known."""
     rows = {name: row for row, name in enumerate(forward_order(records))}
     values = np.full((len(rows), len(records)), np.nan)
     for column, record in enumerate(records):
         for layer in record.layers:
             # None becomes NaN.
             values[rows[layer.name], column] = getattr(layer, field)
-    return values
+    return np.ma.masked_invalid(values)
 
 
-def by_rank(records: list[Record], field: str) -> np.ndarray:
-    """Return seconds of the ranks, ranks x records; NaN without that rank."""
+def by_rank(records: list[Record], field: str) -> np.ma.MaskedArray:
+    """Return seconds of the ranks, ranks x records, where they are known."""
     ranks = max(record.world_size for record in records)
     values = np.full((ranks, len(records)), np.nan)
     for column, record in enumerate(records):
         values[: record.world_size, column] = getattr(record.seconds, field)
-    return values
-
-
-def over(
-    how: Callable[..., np.ndarray], values: np.ndarray, axis: int
-) -> np.ndarray:
-    """Apply ``np.nanmedian`` or the like; NaN where there are only NaNs."""
-    with warnings.catch_warnings():
-        warnings.simplefilter('ignore', RuntimeWarning)
-        return how(values, axis=axis)
+    return np.ma.masked_invalid(values)
 
 
 def largest(records: list[Record], field: str) -> list[tuple[str, float]]:
     """Return the layers and their medians, the largest first."""
-    medians = over(np.nanmedian, by_layer(records, field), 1).tolist()
+    medians = np.ma.median(by_layer(records, field), axis=1).tolist()
     pairs = zip(forward_order(records), medians, strict=True)
-    known = [pair for pair in pairs if not math.isnan(pair[1])]
+    known = [pair for pair in pairs if pair[1] is not None]
     return sorted(known, key=lambda pair: -pair[1])
 
 
@@ -102,9 +84,9 @@ def waits(records: list[Record]) -> np.ndarray:
     other hardware, where rank 3 is another GPU.
     """
     size = records[-1].world_size
-    others = [i for i, r in enumerate(records) if r.world_size != size]
-    same = records[others[-1] + 1 :] if others else records
-    return over(np.nanmedian, by_rank(same, 'collectives'), 1)
+    same = takewhile(lambda r: r.world_size == size, reversed(records))
+    medians = np.ma.median(by_rank([*same], 'collectives'), axis=1)
+    return np.ma.filled(medians, np.nan)
 
 
 def slow_rank(records: list[Record]) -> int | None:
@@ -130,7 +112,7 @@ def draw_share(records: list[Record]) -> Figure:
     height = 1.5 + 0.165 * min(max(len(names), 6), MAX_LABELS)
     figure, axis = plt.subplots(figsize=(10, height), layout='constrained')
     image = axis.imshow(
-        np.ma.masked_invalid(by_layer(records, 'between_share')),
+        by_layer(records, 'between_share'),
         aspect='auto',
         cmap='YlGnBu',
         # The root spreads the small shares, which most layers have.
@@ -157,10 +139,9 @@ def draw_drift(records: list[Record]) -> Figure:
     figure, axis = plt.subplots(figsize=(10, 4.5), layout='constrained')
     values = by_layer(records, 'mean_drift')
     iterations = [record.iter for record in records]
-    low, middle, high = (
-        over(how, values, 0) for how in (np.nanmin, np.nanmedian, np.nanmax)
-    )
-    axis.fill_between(iterations, low, high, alpha=0.2, label='all layers')
+    ends = values.min(0), values.max(0)
+    axis.fill_between(iterations, *ends, alpha=0.2, label='all layers')
+    middle = np.ma.median(values, axis=0)
     axis.plot(iterations, middle, lw=2, marker='.', label='median')
     names = forward_order(records)
     for name, value in largest(records[-RECENT:], 'mean_drift')[:3]:
@@ -192,7 +173,7 @@ def draw_collectives(records: list[Record]) -> Figure:
             label = f'rank {rank}: waits least'
             style = dict(color='#c2410c', lw=2, zorder=3, label=label)
         time.plot(iterations, 1e3 * seconds, marker='.', **style)
-    whole = 1e3 * over(np.nanmax, by_rank(records, 'iteration'), 0)
+    whole = 1e3 * by_rank(records, 'iteration').max(0)
     time.plot(iterations, whole, 'k.-', lw=2, label='whole iteration')
     time.set(xlabel='iteration', ylabel='milliseconds')
     time.set_title("BatchNorm's collectives, by rank", loc='left')
@@ -218,44 +199,37 @@ FIGURES = {
 def what_stands_out(records: list[Record]) -> Table:
     """Tabulate findings, the layers that stand out, and the slow rank."""
     first, last = records[0].iter, records[-1].iter
-    table = Table(title=f'{len(records)} looks, iterations {first} to {last}')
-    for name in ('what', 'where', 'how much'):
-        table.add_column(name)
-    findings = {}
+    title = f'{len(records)} looks, iterations {first} to {last}'
+    table = Table('what', 'where', 'how much', title=title)
+    times: Counter[str] = Counter()
+    messages = {}
     for record in records:
         for found in record.findings:
-            key = found.level, found.check
-            times = findings.get(key, (0, ''))[0] + 1
-            findings[key] = times, found.message
-    for (level, check), (times, message) in sorted(findings.items()):
-        table.add_row(f'{level}: {check}', message, f'{times} times')
+            name = f'{found.level}: {found.check}'
+            times[name] += 1
+            messages[name] = found.message
+    for name in sorted(times):
+        table.add_row(name, messages[name], f'{times[name]} times')
     for name, share in largest(records, 'between_share')[:TOP]:
         table.add_row('variance between ranks', name, f'{share:.1%}')
     for name, drift in largest(records[-RECENT:], 'mean_drift')[:TOP]:
         table.add_row('drift of late', name, f'{drift:.3g}')
-    times = 1e3 * waits(records)
-    if (times > 0).any():
+    spent = 1e3 * waits(records)
+    if (spent > 0).any():
         slow = slow_rank(records)
         where = 'all ranks alike' if slow is None else f'wait for rank {slow}'
-        ends = f'{np.nanmin(times):.3g} to {np.nanmax(times):.3g} ms'
+        ends = f'{np.nanmin(spent):.3g} to {np.nanmax(spent):.3g} ms'
         table.add_row('collectives', where, ends)
     return table
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Draw and tell; return 0, or 1 where there is nothing to plot."""
-    parser = argparse.ArgumentParser(
-        description='Show what BNStatsMonitorHook measured: three figures '
-        'and a table of what stands out.'
-    )
-    parser.add_argument(
-        'work_dir', type=Path, help='work dir of the training run'
-    )
-    parser.add_argument(
-        '--out',
-        type=Path,
-        help='folder to write to (default: WORK_DIR/bn_stats)',
-    )
+    parser = argparse.ArgumentParser(description=__doc__.split('\n\n')[0])
+    add = parser.add_argument
+    add('work_dir', type=Path, help='work dir of the training run')
+    out = 'folder to write to (default: WORK_DIR/bn_stats)'
+    add('--out', type=Path, help=out)
     args = parser.parse_args(argv)
     out = args.out or args.work_dir / 'bn_stats'
     try:
