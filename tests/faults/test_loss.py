@@ -25,7 +25,6 @@ ALL = {'weights', 'buffers', 'momenta', 'ema'}
 
 
 def test_names_are_those_that_are_summed_up():
-    """By the same rule as MMEngine's parse_losses."""
     output = dict(
         loss_cls=[torch.tensor(1.0), torch.tensor([2.0, 4.0])],
         loss_box=torch.tensor(5, dtype=torch.float16),
@@ -55,16 +54,23 @@ def test_what_is_not_finite(values, text):
     assert describe_not_finite(losses) == text
 
 
-@pytest.fixture(scope='module')
-def images(tmp_path_factory):
-    folder = tmp_path_factory.mktemp('images') / 'data'
-    write_images(folder)
-    return folder
+@OPTIM_WRAPPERS.register_module(force=True)
+class ScalingOptimWrapper(AmpOptimWrapper):
+    """AmpOptimWrapper on the CPU, which it refuses, without autocast."""
+
+    def __init__(self, **kwargs):
+        OptimWrapper.__init__(self, **kwargs)
+        self._scale_update_param = None
+        self.loss_scaler = torch.amp.GradScaler('cpu', init_scale=1024.0)
+
+    def optim_context(self, model):
+        return OptimWrapper.optim_context(self, model)
 
 
 @pytest.fixture
-def train(images, tmp_path):
+def train(tmp_path):
     """Eight updates of two images at once, unless said."""
+    write_images(tmp_path / 'data')
 
     def run(**settings):
         settings = {
@@ -73,13 +79,19 @@ def train(images, tmp_path):
             'model__fault': 'pixel',
             'custom_hooks': [dict(type='EMAHook')],
         } | settings
-        return train_on_images(images_config(images, tmp_path, **settings))
+        cfg = images_config(tmp_path / 'data', tmp_path, **settings)
+        return train_on_images(cfg)
 
     return run
 
 
 def test_skipped_update_leaves_no_trace(train, tmp_path):
-    runner, states = train(model__fault_iterations=(2, 5))
+    """Nor does the GradScaler hear of it."""
+    runner, states = train(
+        model__fault_iterations=(2, 5),
+        optim_wrapper__type='ScalingOptimWrapper',
+    )
+    assert runner.optim_wrapper.loss_scaler.get_scale() == 1024.0
     steps = [changed(*pair) for pair in pairwise(states)]
     expected = [ALL] * 8
     expected[2] = expected[5] = NOTHING
@@ -125,28 +137,6 @@ def test_the_limit(train):
             model__fault_iterations=(1, 2, 4, 6),
             default_hooks__finite_loss__max_skips=3,
         )
-
-
-@OPTIM_WRAPPERS.register_module(force=True)
-class ScalingOptimWrapper(AmpOptimWrapper):
-    """AmpOptimWrapper on the CPU, which it refuses, without autocast."""
-
-    def __init__(self, **kwargs):
-        OptimWrapper.__init__(self, **kwargs)
-        self._scale_update_param = None
-        self.loss_scaler = torch.amp.GradScaler('cpu', init_scale=1024.0)
-
-    def optim_context(self, model):
-        return OptimWrapper.optim_context(self, model)
-
-
-def test_grad_scaler_does_not_hear_of_it(train):
-    runner, states = train(
-        model__fault_iterations=(2,),
-        optim_wrapper__type='ScalingOptimWrapper',
-    )
-    assert changed(states[2], states[3]) == NOTHING
-    assert runner.optim_wrapper.loss_scaler.get_scale() == 1024.0
 
 
 def test_skipping_needs_the_loop(train):
