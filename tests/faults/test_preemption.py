@@ -37,27 +37,23 @@ def test_the_signal_is_noted_and_given_back():
 
 @HOOKS.register_module(force=True)
 class TerminateAll(Hook):
-    """Sends SIGTERM to the workers and their process, as Slurm does.
+    """Sends SIGTERM to the workers and their process, as Slurm does."""
 
-    Args:
-        others (list[int]): Processes that are no workers of this run.
-    """
-
-    def __init__(self, others):
-        self.others = others
+    # Those of earlier tests are no workers of this run.
+    others = ()
 
     def before_train_iter(self, runner, batch_idx, data_batch=None):
         if runner.iter == 2:
             this = psutil.Process()
-            workers = [p for p in this.children() if p.pid not in self.others]
+            workers = set(this.children()) - set(self.others)
             assert len(workers) == 2
             for process in (*workers, this):
                 os.kill(process.pid, signal.SIGTERM)
 
 
-def test_sigterm_under_an_iteration_based_loop(tmp_path):
+def test_sigterm_under_an_iteration_based_loop(tmp_path, monkeypatch):
     """Which starts its workers ahead of all hooks."""
-    others = [child.pid for child in psutil.Process().children()]
+    monkeypatch.setattr(TerminateAll, 'others', psutil.Process().children())
     handler = signal.getsignal(signal.SIGTERM)
     try:
         with pytest.raises(Preempted) as stop:
@@ -72,7 +68,7 @@ def test_sigterm_under_an_iteration_based_loop(tmp_path):
                 param_scheduler=None,
                 default_hooks__checkpoint__by_epoch=False,
                 default_hooks__total_batch__total_batch_size=4,
-                custom_hooks=[dict(type='TerminateAll', others=others)],
+                custom_hooks=[dict(type='TerminateAll')],
             )
     finally:
         signal.signal(signal.SIGTERM, handler)
