@@ -10,12 +10,10 @@ from mmengine.optim import MultiStepLR, OptimWrapper, OptimWrapperDict
 
 from mmdet_megdet.errors import CheckpointError
 from mmdet_megdet.faults.resume import config_changes, state_changes
-from tests.data.faults_run import train
+from tests.data.faults_run import CONFIG, train
 from tests.data.tiny_run import log_of
-from tests.tools.command import ROOT
 
-CONFIG = Config.fromfile(ROOT / 'tests' / 'data' / 'faults_config.py')
-WARMUP, STEPS = CONFIG.param_scheduler
+WARMUP, STEPS = Config.fromfile(CONFIG).param_scheduler
 
 
 def test_configs_as_texts():

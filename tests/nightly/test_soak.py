@@ -31,12 +31,15 @@ MIB = 1 << 20
 MOST_GROWTH, MOST_NEW_FILES = 16 * MIB, 8
 
 
-def updates_made(work_dir) -> int:
-    """The number of the latest update in rank 0's diary."""
-    if not (work_dir / 'diary_0.txt').exists():
-        return 0
-    *_, last = diary(work_dir, 0) or ['0']
-    return int(last.split()[0])
+def wait_for_update(run: Run, number: int) -> None:
+    """Until rank 0's diary has it."""
+    made = 0
+    while made < number:
+        assert all(p.poll() is None for p in run.processes), run.logs()
+        time.sleep(0.1)
+        if (run.work_dir / 'diary_0.txt').exists():
+            *_, last = diary(run.work_dir, 0) or ['0']
+            made = int(last.split()[0])
 
 
 def resources(run: Run) -> list[tuple[int, int]]:
@@ -45,32 +48,25 @@ def resources(run: Run) -> list[tuple[int, int]]:
     return [(p.memory_info().rss, p.num_fds()) for p in ranks]
 
 
-def wait_for_update(run: Run, number: int) -> None:
-    while updates_made(run.work_dir) < number:
-        assert all(p.poll() is None for p in run.processes), run.logs()
-        time.sleep(0.1)
-
-
 @pytest.fixture(scope='module')
 def undisturbed(tmp_path_factory):
-    """The folder of a training to which nothing happens, and its growth."""
+    """The folder of a training to which nothing happens, and where it grew."""
     run = Run(tmp_path_factory.mktemp('undisturbed'), **SETTINGS)
     wait_for_update(run, 100)
     before = resources(run)
     wait_for_update(run, UPDATES - 100)
     after = resources(run)
     assert run.finish().statuses == [0, 0], run.logs()
-    growth = [
-        (new[0] - old[0], new[1] - old[1])
-        for old, new in zip(before, after, strict=True)
-    ]
-    return run.work_dir, growth
+    return run.work_dir, before, after
 
 
 def test_nothing_grows(undisturbed):
-    for resident, files in undisturbed[1]:
-        assert resident < MOST_GROWTH
-        assert files < MOST_NEW_FILES
+    _, before, after = undisturbed
+    for (memory, files), (more_memory, more_files) in zip(
+        before, after, strict=True
+    ):
+        assert more_memory - memory < MOST_GROWTH
+        assert more_files - files < MOST_NEW_FILES
 
 
 def test_random_faults_leave_no_difference(undisturbed, tmp_path):

@@ -19,26 +19,21 @@ CONFIG = str(ROOT / 'tests' / 'data' / 'elastic_config.py')
 
 
 @pytest.fixture
-def default_dtype():
-    """The config changes it."""
-    yield
-    torch.set_default_dtype(torch.float32)
+def check(tmp_path):
+    def check_options(options, nodes='1:2', script='train.py'):
+        given = [f'--nnodes={nodes}', '--nproc-per-node=1']
+        given += [str(TOOLS / script), '--launcher', 'pytorch', CONFIG]
+        given += ['--work-dir', str(tmp_path), *options.split()]
+        return elastic.check_training(torchrun.parse_args(given))
+
+    yield check_options
+    torch.set_default_dtype(torch.float32)  # which the config changes
 
 
-def check(tmp_path, *options, nodes='1:2', gpus=1, script='train.py'):
-    given = [f'--nnodes={nodes}', f'--nproc-per-node={gpus}']
-    given += [str(TOOLS / script), '--launcher', 'pytorch', CONFIG]
-    given += ['--work-dir', str(tmp_path), *options]
-    return elastic.check_training(torchrun.parse_args(given))
+def test_images_for_each_number_of_machines(check):
+    assert check('--resume --max-images-per-gpu 8') == {1: 8, 2: 4}
 
 
-@pytest.mark.usefixtures('default_dtype')
-def test_images_for_each_number_of_machines(tmp_path):
-    images = check(tmp_path, '--resume', '--max-images-per-gpu', '8')
-    assert images == {1: 8, 2: 4}
-
-
-@pytest.mark.usefixtures('default_dtype')
 @pytest.mark.parametrize(
     ('options', 'settings', 'message'),
     [
@@ -64,9 +59,9 @@ def test_images_for_each_number_of_machines(tmp_path):
         ),
     ],
 )
-def test_refused(tmp_path, options, settings, message):
+def test_refused(check, options, settings, message):
     with pytest.raises(MegDetError, match=message):
-        check(tmp_path, *options.split(), **settings)
+        check(options, **settings)
 
 
 def test_the_launcher_says_so(tmp_path):
