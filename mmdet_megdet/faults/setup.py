@@ -35,7 +35,6 @@ from ..runtime import check_warmup_ends, each_config
 from ..schedulers import check_together
 from ..upstream.mmengine_names import accumulation_of, built_loop
 
-_KINDS: tuple[Literal['train', 'val', 'test'], ...] = ('train', 'val', 'test')
 # Of MMEngine and mmdet.
 _ENDLESS = ('InfiniteSampler', 'MultiSourceSampler')
 # The loops that were looked at: a Runner may validate, then train.
@@ -85,8 +84,7 @@ def check_setup(runner: Runner) -> None:
         ConfigError: On every rank, if something is wrong on one of them; see
             :class:`SetupCheckHook`.
     """
-    found = ((kind, built_loop(runner, kind)) for kind in _KINDS)
-    loops = {kind: loop for kind, loop in found if loop is not None}
+    loops = built_loops(runner)
     if _checked.get(runner) == list(loops):
         return
     _checked[runner] = list(loops)
@@ -105,6 +103,13 @@ def check_setup(runner: Runner) -> None:
         if isinstance(loop, EpochBasedTrainLoop) and len(lengths) > 1:
             check_same_lengths(lengths)
             check_orientations(loop.dataloader)
+
+
+def built_loops(runner: Runner) -> dict[str, BaseLoop]:
+    """Return the loops that a runner is going to run, by kind."""
+    kinds: tuple[Literal['train', 'val', 'test'], ...] = 'train', 'val', 'test'
+    found = ((kind, built_loop(runner, kind)) for kind in kinds)
+    return {kind: loop for kind, loop in found if loop is not None}
 
 
 def _check_length(loop: BaseLoop) -> None:
