@@ -10,14 +10,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from mmdet.registry import DATASETS, OPTIMIZERS, PARAM_SCHEDULERS
+from mmdet.registry import OPTIMIZERS, PARAM_SCHEDULERS
 from mmdet.utils import register_all_modules
 from mmengine.config import ConfigDict
 from mmengine.hooks import Hook
 from mmengine.optim import OptimWrapper, _ParamScheduler
 from mmengine.registry import HOOKS
-from mmengine.registry import OPTIMIZERS as ROOT_OPTIMIZERS
-from mmengine.registry import PARAM_SCHEDULERS as ROOT_PARAM_SCHEDULERS
 from mmengine.runner.checkpoint import CheckpointLoader
 
 from mmdet_megdet.errors import CheckpointError
@@ -98,18 +96,13 @@ def test_what_would_not_come_back_is_named(content, message):
         readable(content)
 
 
-def registered(*registries, base: type) -> dict[str, type]:
-    return {
-        name: kind
-        for registry in registries
-        for name, kind in registry.module_dict.items()
-        if issubclass(kind, base)
-    }
+def registered(registry, base: type) -> dict[str, type]:
+    """Those in mmdet's registry, and in MMEngine's above it."""
+    kinds = registry.parent.module_dict | registry.module_dict
+    return {n: kind for n, kind in kinds.items() if issubclass(kind, base)}
 
 
-SCHEDULERS = registered(
-    ROOT_PARAM_SCHEDULERS, PARAM_SCHEDULERS, base=_ParamScheduler
-)
+SCHEDULERS = registered(PARAM_SCHEDULERS, _ParamScheduler)
 # Each takes those that it knows.
 ARGUMENTS = dict(T_max=8, end=6, eta_max=1.0, eta_min=0.0, gamma=0.9, hold=2)
 ARGUMENTS |= dict(milestones=[2, 4, 4], monitor='loss', patience=0)
@@ -143,9 +136,7 @@ def test_every_schedulers_state_comes_back(tmp_path, name):
     scheduler_of(name).load_state_dict(loaded)
 
 
-OPTIMIZER_KINDS = registered(
-    ROOT_OPTIMIZERS, OPTIMIZERS, base=torch.optim.Optimizer
-)
+OPTIMIZER_KINDS = registered(OPTIMIZERS, torch.optim.Optimizer)
 # Not a kind of its own, and one that needs a process group.
 for _name in ('Optimizer', 'ZeroRedundancyOptimizer'):
     OPTIMIZER_KINDS.pop(_name, None)
@@ -153,8 +144,7 @@ for _name in ('Optimizer', 'ZeroRedundancyOptimizer'):
 
 @pytest.mark.parametrize('name', sorted(OPTIMIZER_KINDS))
 def test_every_optimizers_state_comes_back(tmp_path, name):
-    sparse = name == 'SparseAdam'
-    layer = torch.nn.Embedding(4, 3, sparse=sparse)
+    layer = torch.nn.Embedding(4, 3, sparse=name == 'SparseAdam')
     optimizer = OPTIMIZER_KINDS[name](layer.parameters(), lr=0.1)
 
     def closure():
@@ -166,25 +156,14 @@ def test_every_optimizers_state_comes_back(tmp_path, name):
     optimizer.step(closure)
     state = OptimWrapper(optimizer).state_dict()
     loaded = there_and_back(tmp_path, state)
-    assert loaded['param_groups'] == state['param_groups']
-    assert loaded['state'].keys() == state['state'].keys()
-    for key, value in state['state'].get(0, {}).items():
-        if isinstance(value, torch.Tensor):
-            assert torch.equal(loaded['state'][0][key], value)
-
-
-def test_every_data_sets_metainfo_comes_back():
-    kinds = DATASETS.module_dict
-    infos = {n: getattr(k, 'METAINFO', {}) for n, k in kinds.items()}
-    assert infos['CocoDataset']['classes'][0] == 'person'
-    readable(infos)
+    torch.testing.assert_close(loaded, state, rtol=0, atol=0)
 
 
 def test_stock_files_come_back(tmp_path):
     """As MMEngine alone has written them."""
     meta = ConfigDict(classes=('a',), nested=dict(a=[ConfigDict(b=1)]))
-    torch.save(meta, tmp_path / 'stock.pth')
     path = str(tmp_path / 'stock.pth')
+    torch.save(meta, path)
     loaded = CheckpointLoader.load_checkpoint(path, 'cpu')
     assert loaded == dict(classes=('a',), nested=dict(a=[dict(b=1)]))
     assert type(loaded['nested']['a'][0]) is dict

@@ -2,6 +2,7 @@
 """Set-ups that started and did nothing, or never ended, through the Runner."""
 
 import random
+from functools import partial
 
 import numpy as np
 import pytest
@@ -118,20 +119,12 @@ def test_converted_from_epochs_it_steps(tmp_path):
     assert rate == pytest.approx(0.005)
 
 
-@pytest.mark.parametrize(
-    'configs',
-    [
-        dict(type='mmengine.PreciseTwoStageWarmup', hold=9),
-        [STEP, dict(type='PreciseCosineWarmupMomentum', by_epoch=False)],
-        dict(a=[STEP], b=[dict(type='PreciseExponentialWarmup', end=None)]),
-        [dict(type='PreciseLinearWarmup', by_epoch=True,
-              convert_to_iter_based=True)],
-    ],
-)  # fmt: skip
-def test_a_warmup_without_an_end(tmp_path, configs):
+@pytest.mark.parametrize('settings', [dict(end=None), dict(by_epoch=True)])
+def test_a_warmup_without_an_end(tmp_path, settings):
     """By the tools ahead of the class, which would say something else."""
     cfg = tiny_config(tmp_path, 4, 4)
-    cfg.param_scheduler = configs
+    warmup = dict(type='mmengine.PreciseCosineWarmupMomentum', **settings)
+    cfg.param_scheduler = dict(a=[STEP], b=[warmup])
     with pytest.raises(ConfigError, match='has no end'):
         adapt_config(cfg)
 
@@ -159,31 +152,30 @@ class Images(list):
         return 0
 
 
-def make_loader(widths, images, drop_last=True):
-    batches = AspectRatioBatchSampler(
-        DefaultSampler(Images(widths), seed=0), images, drop_last
-    )
-    return DataLoader(batches.sampler.dataset, batch_sampler=batches)
+MIXED = Images([9, 11] * 8)
+
+
+def loader_of(kind, dataset, *args):
+    batches = kind(DefaultSampler(dataset, seed=0), *args)
+    return DataLoader(dataset, batch_sampler=batches)
 
 
 def test_orientations_where_ranks_can_differ():
     """On one rank here; see test_recipe's epochs for several."""
-    mixed, landscapes = [9, 11] * 8, [11] * 16
-    with pytest.raises(ConfigError, match=r'16 images.*UpdateTrainLoop'):
-        setup.check_orientations(make_loader(mixed, 4))
+    several = partial(MultiDataAspectRatioBatchSampler, num_datasets=1)
+    for loader, told in (
+        (loader_of(AspectRatioBatchSampler, MIXED, 4, True),
+         r'16 images.*UpdateTrainLoop'),
+        (loader_of(several, MIXED, [3]), 'MultiDataAspectRatio'),
+    ):  # fmt: skip
+        with pytest.raises(ConfigError, match=told):
+            setup.check_orientations(loader)
     for loader in (
-        make_loader(landscapes, 4),
-        make_loader(mixed, 3),
-        make_loader(mixed, 1),
-        make_loader(mixed, 4, drop_last=False),
-        DataLoader(Images(mixed), batch_size=4, drop_last=True),
+        loader_of(AspectRatioBatchSampler, Images([11] * 16), 4, True),
+        loader_of(AspectRatioBatchSampler, MIXED, 3, True),
+        loader_of(AspectRatioBatchSampler, MIXED, 4, False),
+        DataLoader(MIXED, batch_size=4, drop_last=True),
     ):
-        setup.check_orientations(loader)
-    several = MultiDataAspectRatioBatchSampler(
-        DefaultSampler(Images(mixed), seed=0), [3], num_datasets=1
-    )
-    loader = DataLoader(several.sampler.dataset, batch_sampler=several)
-    with pytest.raises(ConfigError, match='MultiDataAspectRatio'):
         setup.check_orientations(loader)
 
 
