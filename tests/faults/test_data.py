@@ -101,7 +101,10 @@ def test_inside_wrappers(dataset):
 @pytest.fixture
 def content(tmp_path):
     """What the annotation file holds; to be changed."""
-    return write_images(tmp_path / 'data')
+    content = write_images(tmp_path / 'data')
+    # It reaches over the edge.
+    content['annotations'][4]['bbox'] = [4, -3, 10, 8]
+    return content
 
 
 @pytest.fixture
@@ -122,10 +125,6 @@ def add_category(content):
     )
 
 
-def reach_over_the_edge(content):
-    content['annotations'][4]['bbox'] = [4, -3, 10, 8]
-
-
 def cut_off(tmp_path, number):
     os.truncate(tmp_path / 'data' / 'images' / f'{number}.jpg', 800)
 
@@ -139,9 +138,6 @@ def forbid_reading(monkeypatch):
 def test_left_out_on_purpose(config, content, tmp_path):
     """The category is told, with a box that reaches over the edge."""
     add_category(content)
-    reach_over_the_edge(content)
-    with pytest.raises(DataError, match="config has not, 'cone'"):
-        train_on_images(config())
     train_on_images(config(default_hooks__data_check__annotations='warn'))
     log = log_of(tmp_path / 'run')
     path = tmp_path / 'data' / 'annotations.json'
@@ -163,7 +159,6 @@ def test_what_a_tool_has_judged_is_not_read_again(
     config, content, tmp_path, monkeypatch
 ):
     """And still logged; what is to come is another size than the file's."""
-    reach_over_the_edge(content)
     content['images'][5]['width'] += 1
     cfg = config()
     assert len(check_annotation_files(cfg)) == 1
@@ -175,13 +170,13 @@ def test_what_a_tool_has_judged_is_not_read_again(
 
 def test_a_worker_that_started_first_names_the_image(config, tmp_path):
     """Under MMEngine's loop by iteration workers start ahead of hooks."""
+    cut_off(tmp_path, 3)
     cfg = config(
         train_dataloader__num_workers=1,
         train_dataloader__batch_sampler=None,
         train_cfg=dict(type='IterBasedTrainLoop', max_iters=16, _delete_=True),
         param_scheduler=None,
+        default_hooks__total_batch=None,
     )
-    cut_off(tmp_path, 3)
-    del cfg.default_hooks['total_batch']
     with pytest.raises(DataError, match=r'image 3 \(.*cut off'):
         train_on_images(cfg)
