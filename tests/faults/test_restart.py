@@ -10,8 +10,6 @@ from mmdet_megdet.faults import (
     planned_batch,
     would_fail_again,
 )
-from tests.data.faults_run import train
-from tests.data.tiny_run import log_of
 
 
 def test_statuses():
@@ -55,19 +53,3 @@ def test_images_are_chosen():
         assert cfg.train_dataloader.batch_size == images
     with pytest.raises(ConfigError, match=r'256 and .* 32 over 24 GPU'):
         choose_images(cfg, 12, 24)
-
-
-def test_what_is_made_again_is_told(tmp_path):
-    """The note says 7 updates where the checkpoint has 4."""
-    hook = dict(custom_hooks=[dict(type='RestartHook')])
-    train(tmp_path, train_cfg__max_epochs=1, **hook)
-    note = tmp_path / 'updates_done'
-    assert note.read_text() == '4\n'
-    note.write_text('7\n')
-    hook |= dict(resume=True, load_from=str(tmp_path / 'epoch_1.pth'))
-    train(tmp_path, train_cfg__max_epochs=2, **hook)
-    assert (
-        'WARNING - RestartHook: training goes on with 1 rank(s) after update '
-        '4. It had come to update 7: 3 update(s) are lost and made again.'
-    ) in log_of(tmp_path)
-    assert note.read_text() == '8\n'
