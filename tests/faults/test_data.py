@@ -8,8 +8,9 @@ import re
 import cv2
 import numpy as np
 import pytest
-from mmengine.dataset import BaseDataset, Compose
+from mmengine.dataset import Compose
 from mmengine.dataset.dataset_wrapper import RepeatDataset
+from mmengine.registry import DATASETS
 from torch.utils.data import ConcatDataset, DataLoader
 
 from mmdet_megdet.errors import DataError
@@ -19,34 +20,12 @@ from tests.data.image_run import images_config, train_on_images
 from tests.data.image_task import write_images
 from tests.data.tiny_run import log_of
 
-# Images.
-
-
-NOISE = np.random.default_rng(0).integers(0, 256, (40, 60, 3), np.uint8)
-
-
-def load(results: dict) -> dict:
-    return dict(results, image=cv2.imread(results['img_path']).copy())
-
-
-class Images(BaseDataset):
-    """Data with ids from 7 on."""
-
-    def __init__(self, *paths):
-        self.paths = paths
-        super().__init__(pipeline=[load], serialize_data=False)
-
-    def load_data_list(self):
-        return [
-            dict(img_path=str(path), img_id=number)
-            for number, path in enumerate(self.paths, 7)
-        ]
-
 
 @pytest.mark.parametrize('end', ['jpg', 'png'])
 def test_cut_off(tmp_path, end):
     path = tmp_path / f'image.{end}'
-    assert cv2.imwrite(str(path), NOISE)
+    noise = np.random.default_rng(0).integers(0, 256, (40, 60, 3), np.uint8)
+    assert cv2.imwrite(str(path), noise)
     whole = path.read_bytes()
     assert not is_cut_off(path)
     for part in (0.5, 0.99):
@@ -55,47 +34,6 @@ def test_cut_off(tmp_path, end):
     # Whole, with more behind its end.
     path.write_bytes(whole + bytes(100))
     assert not is_cut_off(path)
-
-
-@pytest.fixture
-def dataset(tmp_path):
-    """A whole image, one that is cut off, and one that is not there."""
-    whole, cut = tmp_path / 'whole.bmp', tmp_path / 'cut.jpg'
-    for path in (whole, cut):
-        assert cv2.imwrite(str(path), NOISE)
-    os.truncate(cut, 500)
-    return Images(whole, cut, 'missing.png')
-
-
-def test_errors_name_the_image_also_from_a_worker(dataset):
-    check_loading(dataset)
-    text = (
-        f'image 8 ({dataset.paths[1]}): EOFError: the file is cut off, after '
-        '500 bytes. '
-    )
-    assert (dataset[0]['image'] == NOISE).all()
-    with pytest.raises(DataError, match='^' + re.escape(text)):
-        dataset[1]
-    with pytest.raises(DataError, match='^' + re.escape(text)) as caught:
-        list(DataLoader(dataset, num_workers=1, collate_fn=list))
-    assert 'Caught DataError in DataLoader worker process' in str(caught.value)
-    text = r'image 9 \(missing.png\): AttributeError: '
-    with pytest.raises(DataError, match=text) as caught:
-        dataset[2]
-    assert isinstance(caught.value.__cause__, AttributeError)
-
-
-def test_inside_wrappers(dataset):
-    wrapped = ConcatDataset([RepeatDataset(dataset, times=2)])
-    check_loading(wrapped)
-    with pytest.raises(DataError, match='image 8 '):
-        wrapped[4]
-    # What others look for in a pipeline is there.
-    assert isinstance(dataset.pipeline, Compose)
-    assert dataset.pipeline.transforms == [load]
-
-
-# Annotation files.
 
 
 @pytest.fixture
@@ -117,16 +55,40 @@ def config(content, tmp_path):
     return make
 
 
+def cut_off(tmp_path, number):
+    os.truncate(tmp_path / 'data' / 'images' / f'{number}.jpg', 800)
+
+
+def test_errors_name_the_image_also_from_a_worker(config, tmp_path):
+    dataset = DATASETS.build(config().train_dataloader.dataset)
+    transforms = dataset.pipeline.transforms
+    check_loading(ConcatDataset([RepeatDataset(dataset, times=2)]))
+    # What others look for in a pipeline is there.
+    assert isinstance(dataset.pipeline, Compose)
+    assert dataset.pipeline.transforms == transforms
+
+    cut_off(tmp_path, 8)
+    path = dataset.get_data_info(8)['img_path']
+    text = f'image 8 ({path}): EOFError: the file is cut off, after 800 bytes.'
+    assert dataset[0]['inputs'].shape == (3, 32, 48)
+    with pytest.raises(DataError, match='^' + re.escape(text)):
+        dataset[8]
+    with pytest.raises(DataError, match='^' + re.escape(text)) as caught:
+        list(DataLoader(dataset, num_workers=1, collate_fn=list))
+    assert 'Caught DataError in DataLoader worker process' in str(caught.value)
+    os.remove(path)
+    told = r'image 8 \(.*\): FileNotFoundError: '
+    with pytest.raises(DataError, match=told) as caught:
+        dataset[8]
+    assert isinstance(caught.value.__cause__, FileNotFoundError)
+
+
 def add_category(content):
     """One of which the config does not know; its image has another box."""
     content['categories'].append(dict(id=7, name='cone'))
     content['annotations'].append(
         dict(content['annotations'][3], id=200, category_id=7)
     )
-
-
-def cut_off(tmp_path, number):
-    os.truncate(tmp_path / 'data' / 'images' / f'{number}.jpg', 800)
 
 
 def forbid_reading(monkeypatch):

@@ -34,6 +34,10 @@ def test_images_for_each_number_of_machines(check):
     assert check('--resume --max-images-per-gpu 8') == {1: 8, 2: 4}
 
 
+STOCK = '--resume --cfg-options train_cfg.type=EpochBasedTrainLoop'
+WOULD_RUN = r'machine\(s\): .* What would run: '
+
+
 @pytest.mark.parametrize(
     ('options', 'settings', 'message'),
     [
@@ -42,23 +46,13 @@ def test_images_for_each_number_of_machines(check):
         ('--resume', dict(nodes='2:1'), '2:1 is not MIN:MAX'),
         ('--resume', dict(nodes='0:2'), '0:2 is not MIN:MAX'),
         ('--resume', dict(script='test.py'), 'NNODES=1:2 is for training'),
-        (
-            '--resume --cfg-options train_cfg.type=EpochBasedTrainLoop',
-            {},
-            "train_cfg.type is 'EpochBasedTrainLoop'",
-        ),
-        (
-            '--resume --images-per-gpu 8',
-            {},
-            r'2 machine\(s\): .* What would run: --max-images-per-gpu 8',
-        ),
-        (
-            '--resume --max-images-per-gpu 8',
-            dict(nodes='1:3'),
-            r'3 machine\(s\): .* What would run: NNODES=1:2',
-        ),
+        (STOCK, {}, "train_cfg.type is 'EpochBasedTrainLoop'"),
+        ('--resume --images-per-gpu 8', {},
+         f'2 {WOULD_RUN}--max-images-per-gpu 8'),
+        ('--resume --max-images-per-gpu 8', dict(nodes='1:3'),
+         f'3 {WOULD_RUN}NNODES=1:2'),
     ],
-)
+)  # fmt: skip
 def test_refused(check, options, settings, message):
     with pytest.raises(MegDetError, match=message):
         check(options, **settings)
