@@ -41,7 +41,6 @@ WOULD_RUN = r'machine\(s\): .* What would run: '
 @pytest.mark.parametrize(
     ('options', 'settings', 'message'),
     [
-        ('', {}, 'with nothing it would begin at the same'),
         ('--resume a.pth', {}, 'with --resume a.pth it'),
         ('--resume', dict(nodes='2:1'), '2:1 is not MIN:MAX'),
         ('--resume', dict(nodes='0:2'), '0:2 is not MIN:MAX'),
