@@ -14,7 +14,7 @@ import pytest
 import torch
 
 import mmdet_megdet  # noqa: F401  (checkpoints load safely)
-from tests.distributed.faults import Run
+from tests.distributed.faults import Run, send
 from tests.tools.command import (
     PATIENCE,
     ROOT,
@@ -73,10 +73,8 @@ class Machines(Run):
 def job(tmp_path):
     machines = Machines(tmp_path)
     yield machines
-    for agent in machines.processes:
-        if agent.poll() is None:
-            kill_tree(agent.pid)
-            agent.wait()
+    send(machines.descendants(), signal.SIGKILL)
+    machines.finish()
 
 
 def state(work_dir):

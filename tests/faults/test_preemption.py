@@ -4,6 +4,7 @@ from __future__ import annotations
 import gc
 import os
 import signal
+import subprocess
 
 import psutil
 import pytest
@@ -25,11 +26,13 @@ class TerminateAll(Hook):
 
     def before_train_iter(self, runner, batch_idx, data_batch=None):
         if runner.iter == 2:
-            this = psutil.Process()
-            workers = set(this.children()) - set(self.others)
+            workers = set(psutil.Process().children()) - set(self.others)
             assert len(workers) == 2
-            for process in (*workers, this):
-                os.kill(process.pid, signal.SIGTERM)
+            # Their training process's own would end them.
+            pids = [str(worker.pid) for worker in workers]
+            subprocess.run(['kill', *pids], check=True)
+            assert psutil.wait_procs(workers, timeout=1)[0] == []
+            os.kill(os.getpid(), signal.SIGTERM)
 
 
 def test_sigterm_under_an_iteration_based_loop(tmp_path, monkeypatch):

@@ -87,9 +87,7 @@ def test_what_is_taken_from_where(tmp_path, checkpoint):
     # The checkpoint has this start's config, and the first one's state.
     second = tmp_path / 'epoch_2.pth'
     _, text = go_on(tmp_path / 'again', second, **CHANGED)
-    assert 'optimizer.weight_decay: 0 -> 0.5' in text
-    assert 'param_scheduler.1.milestones: [3] -> [2, 4]' in text
-    assert 'randomness.seed: 7 -> 8' in text
+    assert all(line in text for line in of_state.splitlines()[2:])
     assert text.count('->') == 7  # one explains the arrow
     # With the first config again, the state is of that.
     _, text = go_on(tmp_path / 'back', second)
