@@ -55,7 +55,7 @@ CHANGED = dict(
     optim_wrapper__optimizer__lr=0.01,
     optim_wrapper__optimizer__weight_decay=0.5,
     param_scheduler=[
-        WARMUP,
+        dict(WARMUP, start_factor=0.2),  # which tells itself
         dict(STEPS, end=7, milestones=[2, 4], gamma=0.5),
     ],
     randomness__seed=8,
