@@ -97,9 +97,11 @@ class Run:
         """All processes of the run, what was started first."""
         found = []
         for process in self.processes:
-            with contextlib.suppress(psutil.NoSuchProcess):
-                parent = psutil.Process(process.pid)
-                found += [parent, *descendants(process.pid)]
+            # The number of one that has ended may be somebody else's.
+            if process.poll() is None:
+                found.append(psutil.Process(process.pid))
+                with contextlib.suppress(psutil.NoSuchProcess):
+                    found += descendants(process.pid)
         return found
 
     def logs(self) -> list[str]:
