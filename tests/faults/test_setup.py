@@ -66,11 +66,12 @@ NO_VALIDATION = dict(val_cfg=None, val_dataloader=None, val_evaluator=None)
     ('ReduceOnPlateauLR goes by the results of validation',
      [dict(type='ReduceOnPlateauLR')], NO_VALIDATION),
     ('PreciseLinearWarmup has no end', [dict(type='PreciseLinearWarmup')], {}),
-    # 8 iterations an epoch; the warm-up is over after 20.
-    (r'CosineAnnealingLR\(begin=0, end=4, in epochs\).*'
-     r'PreciseLinearWarmup\(begin=0, end=20, in updates\)',
-     [dict(type='PreciseLinearWarmup', end=20),
-      dict(type='CosineAnnealingLR', T_max=4, eta_min=1e-3)], {}),
+    # 8 iterations an epoch; the warm-up is over after 26.
+    (r'CosineAnnealingLR\(begin=2, end=4, in epochs\).*'
+     r'PreciseLinearWarmup\(begin=0, end=13, in updates\)',
+     [dict(type='PreciseLinearWarmup', end=13),
+      dict(type='CosineAnnealingLR', T_max=2, begin=2, eta_min=1e-3)],
+     dict(optim_wrapper__accumulative_counts=2)),
 ])  # fmt: skip
 def test_refused_before_training(tmp_path, told, schedulers, settings):
     runner = runner_of(tmp_path, param_scheduler=schedulers, **settings)
