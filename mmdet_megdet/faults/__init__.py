@@ -20,9 +20,7 @@ ReadableCheckpointHook and PreemptionHook 100, which ends training.
 
 from .checkpoint import AtomicCheckpointHook, latest_checkpoint
 from .data import (
-    CheckedPipeline,
     DataCheckHook,
-    Mode,
     check_annotation_files,
     data_check_of,
     is_cut_off,
@@ -51,10 +49,8 @@ from .watch import RankWatch, is_collective_error
 
 __all__ = [
     'AtomicCheckpointHook',
-    'CheckedPipeline',
     'DataCheckHook',
     'FiniteLossHook',
-    'Mode',
     'OutOfMemoryHook',
     'PreemptionHook',
     'RankWatch',

@@ -29,11 +29,9 @@ from ..annotations import Verdict, configured, judge, unreadable
 from ..errors import ConfigError, DataError
 from ..ranks import all_raise
 from ..runtime import find_hook, hold_workers
-from ..upstream.mmengine_names import built_loop
-from .setup import check_setup
+from .setup import built_loops, check_setup
 
 Mode = Literal['raise', 'warn', 'off']
-_KINDS: tuple[Literal['train', 'val', 'test'], ...] = ('train', 'val', 'test')
 
 # How files of these formats begin and end, and what decodes them strictly.
 # (Image.open refuses large images, which OpenCV decodes.)
@@ -93,11 +91,10 @@ class DataCheckHook(Hook):
         """Judge the annotation files, if this is a training; a collective."""
         check_setup(runner)
         hold_workers(runner)
-        for kind in _KINDS:
-            loop = built_loop(runner, kind)
-            if loop is not None:
-                check_loading(loop.dataloader.dataset)
-        if self.annotations == 'off' or built_loop(runner, 'train') is None:
+        loops = built_loops(runner)
+        for loop in loops.values():
+            check_loading(loop.dataloader.dataset)
+        if self.annotations == 'off' or 'train' not in loops:
             return
         for verdict in check_annotation_files(
             runner.cfg, mode=self.annotations

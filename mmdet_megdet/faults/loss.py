@@ -109,18 +109,13 @@ class FiniteLossHook(Hook):
         """Keep what may have to be named."""
         self._step, self._batch = index, data_batch
 
-    def after_train(self, runner: Runner) -> None:
+    def after_train(self, runner: Runner, **_: Any) -> None:
         """End."""
-        self._stop()
-
-    def on_error(self, runner: Runner, error: Exception) -> None:
-        """End."""
-        self._stop()
-
-    def _stop(self) -> None:
         if self._handle is not None:
             self._handle.remove()
             self._handle = None
+
+    on_error = after_train
 
     def _check(self, model: nn.Module, _: Any, output: Any) -> None:
         """Look between forward and backward; a collective."""

@@ -97,15 +97,13 @@ class PreemptionHook(Hook):
         if asked:
             self._stop(runner, int(asked) - 1)
 
-    def after_train(self, runner: Runner) -> None:
+    def after_train(self, runner: Runner, **_: Any) -> None:
         """Give SIGTERM back."""
         if self._signal is not None:
             self._signal.restore()
             self._signal = None
 
-    def on_error(self, runner: Runner, error: Exception) -> None:
-        """Give SIGTERM back."""
-        self.after_train(runner)
+    on_error = after_train
 
     def _stop(self, runner: Runner, rank: int) -> None:
         runner.call_hook('before_interrupt')

@@ -19,7 +19,6 @@ import numpy as np
 import torch
 from mmengine.dist import all_gather_object
 from mmengine.hooks import Hook
-from mmengine.optim import OptimWrapper
 from mmengine.registry import HOOKS
 from mmengine.runner import (
     BaseLoop,
@@ -36,7 +35,6 @@ from ..runtime import check_warmup_ends, each_config
 from ..schedulers import check_together
 from ..upstream.mmengine_names import accumulation_of, built_loop
 
-_KINDS: tuple[Literal['train', 'val', 'test'], ...] = ('train', 'val', 'test')
 # Of MMEngine and mmdet.
 _ENDLESS = ('InfiniteSampler', 'MultiSourceSampler')
 # The loops that were looked at: a Runner may validate, then train.
@@ -82,15 +80,11 @@ def check_setup(runner: Runner) -> None:
     To be called in ``before_run``, where the Runner has built what it is
     going to run, and when ``accumulative_counts`` is set.
 
-    Args:
-        runner (Runner): The runner.
-
     Raises:
         ConfigError: On every rank, if something is wrong on one of them; see
             :class:`SetupCheckHook`.
     """
-    found = ((kind, built_loop(runner, kind)) for kind in _KINDS)
-    loops = {kind: loop for kind, loop in found if loop is not None}
+    loops = built_loops(runner)
     if _checked.get(runner) == list(loops):
         return
     _checked[runner] = list(loops)
@@ -111,6 +105,13 @@ def check_setup(runner: Runner) -> None:
             check_orientations(loop.dataloader)
 
 
+def built_loops(runner: Runner) -> dict[str, BaseLoop]:
+    """Return the loops that a runner is going to run, by kind."""
+    kinds: tuple[Literal['train', 'val', 'test'], ...] = 'train', 'val', 'test'
+    found = ((kind, built_loop(runner, kind)) for kind in kinds)
+    return {kind: loop for kind, loop in found if loop is not None}
+
+
 def _check_length(loop: BaseLoop) -> None:
     by_iteration = isinstance(loop, IterBasedTrainLoop)
     name = 'max_iters' if by_iteration else 'max_epochs'
@@ -123,21 +124,16 @@ def _check_length(loop: BaseLoop) -> None:
 
 
 def _check_intervals(loop: BaseLoop) -> None:
-    intervals = {'val_interval': getattr(loop, 'val_interval', 1)}
-    dynamic = zip(
-        getattr(loop, 'dynamic_milestones', []),
-        getattr(loop, 'dynamic_intervals', []),
-        strict=True,
-    )
-    intervals |= {
-        f'dynamic_intervals, from {start} on': each for start, each in dynamic
-    }
-    for name, interval in intervals.items():
+    milestones = getattr(loop, 'dynamic_milestones', [])  # from 0 on
+    intervals = getattr(loop, 'dynamic_intervals', [])
+    for start, interval in zip(milestones, intervals, strict=True):
         if interval < 1:
+            name = 'dynamic_intervals' if start else 'val_interval'
             raise ConfigError(
-                f'train_cfg.{name}: {interval} is no distance from one '
-                'validation to the next. Give a number from 1; for none at '
-                'all set val_cfg, val_dataloader and val_evaluator to None.'
+                f'train_cfg.{name}, from {start} on: {interval} is no '
+                'distance from one validation to the next. Give a number from '
+                '1; for none at all set val_cfg, val_dataloader and '
+                'val_evaluator to None.'
             )
 
 
@@ -145,9 +141,19 @@ def check_schedules(runner: Runner) -> None:
     """Refuse schedulers of a training that would not do what they say."""
     configs = runner.cfg.get('param_scheduler')
     check_warmup_ends(configs)
-    if isinstance(runner.train_loop, IterBasedTrainLoop):
-        _check_converted_ends(configs)
-    by_optimizer = runner.param_schedulers or []
+    by_iteration = isinstance(runner.train_loop, IterBasedTrainLoop)
+    for config in each_config(configs) if by_iteration else ():
+        if config.get('convert_to_iter_based') and config.get('end') is None:
+            raise ConfigError(
+                f'param_scheduler: {config["type"]} has no end, and the '
+                'Runner takes the training by iteration for one epoch: it '
+                'would end there. Give its end, in epochs.'
+            )
+    # A loop of another kind counts updates.
+    counts_steps = isinstance(
+        runner.train_loop, EpochBasedTrainLoop | IterBasedTrainLoop
+    )
+    by_optimizer: Any = runner.param_schedulers or []
     wrapper = runner.optim_wrapper
     if isinstance(by_optimizer, dict):
         pairs = [(wrapper[name], by_optimizer[name]) for name in by_optimizer]
@@ -159,22 +165,11 @@ def check_schedules(runner: Runner) -> None:
         try:
             check_together(
                 schedulers,
-                _iterations_per_update(runner, wrapper),
+                accumulation_of(wrapper) if counts_steps else 1,
                 len(runner.train_dataloader),
             )
         except ValueError as error:
             raise ConfigError(f'param_scheduler: {error}') from None
-
-
-def _check_converted_ends(configs: Any) -> None:
-    """Refuse what the Runner would end after one epoch."""
-    for config in each_config(configs):
-        if config.get('convert_to_iter_based') and config.get('end') is None:
-            raise ConfigError(
-                f'param_scheduler: {config["type"]} has no end, and the '
-                'Runner takes the training by iteration for one epoch: it '
-                'would end there. Give its end, in epochs.'
-            )
 
 
 def _check_steps(runner: Runner, scheduler: Any) -> None:
@@ -194,13 +189,6 @@ def _check_steps(runner: Runner, scheduler: Any) -> None:
             'val_dataloader, val_cfg and val_evaluator, or choose another '
             'scheduler.'
         )
-
-
-def _iterations_per_update(runner: Runner, wrapper: OptimWrapper) -> int:
-    stock = EpochBasedTrainLoop | IterBasedTrainLoop
-    # A loop of another kind counts updates.
-    is_stock = isinstance(runner.train_loop, stock)
-    return accumulation_of(wrapper) if is_stock else 1
 
 
 def check_end(loader: DataLoader, kind: str) -> None:
@@ -303,12 +291,9 @@ def _orientation_note(sampler: Any) -> str | None:
 
 
 def _has_both_orientations(dataset: Any) -> bool:
-    seen = set()
-    for index in range(len(dataset)):
-        info = dataset.get_data_info(index)
-        # Those of videos have it in their frames.
-        info = info['images'][0] if 'images' in info else info
-        seen.add(info['width'] < info['height'])
-        if len(seen) == 2:
-            return True
-    return False
+    infos = map(dataset.get_data_info, range(len(dataset)))
+    # Those of videos have it in their frames.
+    firsts = (info.get('images', [info])[0] for info in infos)
+    portraits = (first['width'] < first['height'] for first in firsts)
+    one = next(portraits, None)
+    return any(portrait != one for portrait in portraits)

@@ -19,13 +19,9 @@ print('starts with', os.environ.get('WORLD_SIZE'), flush=True)
 
 @HOOKS.register_module()
 class WaitHook(Hook):
-    """Waits ahead of an update until SIGTERM or a file comes.
+    """Waits for SIGTERM, or the file ``go_<update>``, ahead of an update.
 
-    The file is ``go_<update>`` in the work folder.
-
-    Args:
-        places (dict[int, int]): By update, from 0: with how many ranks it
-            waits there.
+    ``places`` are updates, from 0, and with how many ranks it waits there.
     """
 
     def __init__(self, places: dict[int, int]) -> None:

@@ -16,26 +16,16 @@ from mmengine.registry import HOOKS
 
 @HOOKS.register_module()
 class FaultHook(Hook):
-    """Sends this process a signal, once, at a place in training.
+    """Sends this process a signal, once, in an iteration of one rank.
 
     Args:
         place (str, optional): 'backward', 'batch' (ahead of an iteration),
-            or 'save' (while a checkpoint is written). Defaults to None:
-            nothing happens.
-        iteration (int): From 0. Defaults to 0.
-        rank (int): The rank that it happens to. Defaults to 0.
-        signal (str): Name of the signal. Defaults to 'SIGKILL'.
+            or 'save' (while a checkpoint is written). None is nowhere.
     """
 
     priority = 'VERY_LOW'
 
-    def __init__(
-        self,
-        place: str | None = None,
-        iteration: int = 0,
-        rank: int = 0,
-        signal: str = 'SIGKILL',
-    ) -> None:
+    def __init__(self, place=None, iteration=0, rank=0, signal='SIGKILL'):
         self.place = place
         self.when = iteration, rank
         self.signal = signal
@@ -57,7 +47,7 @@ class FaultHook(Hook):
     def _strike(self, *_):
         note = Path(self.runner.work_dir, 'struck')
         if (self.runner.iter, get_rank()) == self.when and not note.exists():
-            note.write_text(repr(time.time()))
+            note.touch()
             os.kill(os.getpid(), signal.Signals[self.signal])
 
 
@@ -70,15 +60,13 @@ class DiaryHook(Hook):
     apart as long as they are not augmented). And the norm layer's running
     mean as it is after the latest update, in ``mean_<rank>.pt``.
 
-    Args:
-        pause (float): Seconds that a micro-step takes longer. Defaults to 0.
-        hold (int, optional): The update, from 0, in whose first micro-step it
-            waits for the file ``go`` in the work folder. Defaults to None.
+    It can make each micro-step longer by a ``pause`` in seconds, and in the
+    first one of update ``hold`` wait for the file ``go``.
     """
 
     priority = 'VERY_LOW'
 
-    def __init__(self, pause: float = 0, hold: int | None = None) -> None:
+    def __init__(self, pause=0.0, hold=None):
         self.pause = pause
         self.hold = hold
 

@@ -4,12 +4,12 @@
 from __future__ import annotations
 
 import contextlib
-import os
 import signal
 import subprocess
 import time
-from dataclasses import dataclass
+from collections.abc import Iterable
 from pathlib import Path
+from typing import NamedTuple
 
 import psutil
 import torch
@@ -27,31 +27,21 @@ from tests.tools.command import (
 CONFIG = ROOT / 'tests' / 'data' / 'faults_config.py'
 
 
-@dataclass
-class Outcome:
-    """How a run ended.
-
-    Attributes:
-        statuses (list[int]): Of what was started: the ranks, or torchrun.
-        logs (list[str]): What each of them printed.
-        seconds (float): From the fault, or else the start, to the end of the
-            last process.
-    """
+class Outcome(NamedTuple):
+    """Of what was started, the ranks or torchrun: how it ended, and said."""
 
     statuses: list[int]
     logs: list[str]
-    seconds: float
 
 
 class Run:
-    """A training of two ranks, or of one process.
+    """A training of two ranks, started one by one, as srun does.
 
     Args:
         work_dir (Path): Its folder, made here.
         *options (str): Of ``tools/train.py``, ahead of the settings.
+        config (Path): Defaults to ``faults_config.py``.
         torchrun (bool): Whether ``tools/dist_train.sh`` starts the ranks.
-            Defaults to False: they are started one by one, as srun does.
-        ranks (int): Their number. Defaults to 2.
         **settings: Overrides of the config, with ``__`` for the dots.
     """
 
@@ -59,28 +49,25 @@ class Run:
         self,
         work_dir: Path,
         *options: str,
+        config: Path = CONFIG,
         torchrun: bool = False,
-        ranks: int = 2,
         **settings: object,
     ) -> None:
         self.work_dir = work_dir
-        self.began = time.time()
         self.processes: list[subprocess.Popen] = []
         work_dir.mkdir(exist_ok=True)
-        options = ('--work-dir', str(work_dir), *options)
+        words = ['--work-dir', str(work_dir), *options]
         if settings:
-            options += ('--cfg-options',)
-        for name, value in settings.items():
-            options += (f'{name.replace("__", ".")}={value}',)
+            words += ['--cfg-options']
+        words += [f'{k.replace("__", ".")}={v}' for k, v in settings.items()]
         if torchrun:
-            self.start('torchrun', 'dist_train.sh', CONFIG, ranks, *options)
+            self.start('torchrun', 'dist_train.sh', config, 2, *words)
             return
-        if ranks > 1:
-            options = ('--launcher', 'pytorch', *options)
+        words += ['--launcher', 'pytorch']
         meeting = dict(MASTER_ADDR='127.0.0.1', MASTER_PORT=free_port())
-        for rank in map(str, range(ranks)):
-            place = dict(RANK=rank, LOCAL_RANK=rank, WORLD_SIZE=str(ranks))
-            command = ('train.py', CONFIG, *options)
+        for rank in '01':
+            place = dict(RANK=rank, LOCAL_RANK=rank, WORLD_SIZE='2')
+            command = ('train.py', config, *words)
             self.start(f'rank_{rank}', *command, **meeting, **place)
 
     def start(
@@ -110,40 +97,36 @@ class Run:
         """All processes of the run, what was started first."""
         found = []
         for process in self.processes:
-            with contextlib.suppress(psutil.NoSuchProcess):
-                parent = psutil.Process(process.pid)
-                found += [parent, *descendants(process.pid)]
+            # The number of one that has ended may be somebody else's.
+            if process.poll() is None:
+                found.append(psutil.Process(process.pid))
+                with contextlib.suppress(psutil.NoSuchProcess):
+                    found += descendants(process.pid)
         return found
 
     def logs(self) -> list[str]:
-        return [
-            path.read_text() for path in sorted(self.work_dir.glob('*.out'))
-        ]
+        paths = sorted(self.work_dir.glob('*.out'))
+        return [path.read_text() for path in paths]
 
     def finish(self) -> Outcome:
         """Wait until all processes have ended, workers included."""
         end = time.monotonic() + PATIENCE
-        known: dict[int, psutil.Process] = {}
+        known: set[psutil.Process] = set()
         try:
             while True:
-                known |= {p.pid: p for p in self.descendants()}
+                known.update(self.descendants())
                 polled = [process.poll() for process in self.processes]
-                alive = [p for p in known.values() if _lives(p)]
+                alive = list(filter(_lives, known))
                 if None not in polled and not alive:
-                    break
+                    return Outcome(polled, self.logs())
                 assert time.monotonic() < end, (alive, self.logs())
                 time.sleep(0.05)
         finally:
-            for process in known.values():
-                with contextlib.suppress(psutil.NoSuchProcess):
-                    process.kill()
-        note = self.work_dir / 'struck'
-        since = float(note.read_text()) if note.exists() else self.began
-        return Outcome(polled, self.logs(), time.time() - since)
+            send(known, signal.SIGKILL)
 
 
 def resume(work_dir: Path) -> str:
-    """Resumes to the end of training; returns what the ranks printed."""
+    """Resume to the end of training; return what the ranks printed."""
     outcome = Run(work_dir, '--resume').finish()
     assert outcome.statuses == [0, 0], outcome.logs
     return '\n'.join(outcome.logs)
@@ -151,26 +134,15 @@ def resume(work_dir: Path) -> str:
 
 def assert_same_end(work_dir: Path, undisturbed: Path) -> None:
     """The run ended with the undisturbed one's state, bit for bit."""
-    ours, expected = (
-        torch.load(folder / 'epoch_3.pth')
-        for folder in (work_dir, undisturbed)
-    )
-    for part in (
-        lambda end: end['state_dict'],
-        lambda end: end['optimizer']['state'],
-    ):
-        torch.testing.assert_close(part(ours), part(expected), rtol=0, atol=0)
-    assert ours['param_schedulers'] == expected['param_schedulers']
+    ends = [torch.load(f / 'epoch_3.pth') for f in (work_dir, undisturbed)]
+    states = ((end['state_dict'], end['optimizer']['state']) for end in ends)
+    torch.testing.assert_close(*states, rtol=0, atol=0)
+    assert ends[0]['param_schedulers'] == ends[1]['param_schedulers']
 
 
 def diary(work_dir: Path, rank: int) -> list[str]:
     """What a rank trained on, a line an iteration."""
     return (work_dir / f'diary_{rank}.txt').read_text().splitlines()
-
-
-def record(fault: str, outcome: Outcome) -> None:
-    """A row of the table of faults in docs/faults.md (pytest -s)."""
-    print(f'\nFAULT {fault}: {outcome.seconds:.1f} s, {outcome.statuses}')
 
 
 def _lives(process: psutil.Process) -> bool:
@@ -180,8 +152,8 @@ def _lives(process: psutil.Process) -> bool:
         return False
 
 
-def send(processes: list[psutil.Process], number: signal.Signals) -> None:
-    """Sends a signal to those that are still there."""
+def send(processes: Iterable, number: signal.Signals) -> None:
+    """Send a signal to those processes that are still there."""
     for process in processes:
-        with contextlib.suppress(ProcessLookupError):
-            os.kill(process.pid, number)
+        with contextlib.suppress(psutil.NoSuchProcess, ProcessLookupError):
+            process.send_signal(number)

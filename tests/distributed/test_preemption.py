@@ -13,32 +13,31 @@ from tests.distributed.faults import (
     Run,
     assert_same_end,
     diary,
-    record,
     resume,
     send,
 )
 
+pytestmark = pytest.mark.slow
 
-@pytest.mark.slow
+
 def test_sigterm_to_one_rank_started_alone(tmp_path, undisturbed):
     """As under srun: each rank's own status. One of them gets the signal.
 
     It comes ahead of update 5 of 12, which is the first of the second
     epoch's four, and is finished.
     """
-    outcome = Run(
+    statuses, logs = Run(
         tmp_path,
         default_hooks__fault__place='batch',
         default_hooks__fault__iteration=4,
         default_hooks__fault__rank=1,
         default_hooks__fault__signal='SIGTERM',
     ).finish()
-    record('SIGTERM rank 1, started one by one', outcome)
-    assert outcome.statuses == [75, 75]
+    assert statuses == [75, 75]
     path = tmp_path / 'iter_5.pth'
     said = f'rank 1 got SIGTERM. All ranks stop after iteration 5 with {path}'
-    assert said in outcome.logs[0]
-    assert 'Traceback' not in ''.join(outcome.logs)
+    assert said in logs[0]
+    assert 'Traceback' not in ''.join(logs)
 
     assert latest_checkpoint(tmp_path) == str(path)
     assert 'Epoch(train) [2][2/4]' in resume(tmp_path)
@@ -53,7 +52,6 @@ def test_sigterm_to_one_rank_started_alone(tmp_path, undisturbed):
     assert latest_checkpoint(tmp_path) == str(tmp_path / 'epoch_3.pth')
 
 
-@pytest.mark.slow
 def test_sigterm_to_torchrun_and_to_data_workers(tmp_path):
     """Slurm's way: every process of the job gets it, workers included.
 
@@ -72,13 +70,11 @@ def test_sigterm_to_torchrun_and_to_data_workers(tmp_path):
     assert len(processes) >= 5
     send(processes[::-1], signal.SIGTERM)
     (tmp_path / 'go').touch()
-    outcome = training.finish()
-    record('SIGTERM to all processes, torchrun', outcome)
-    (log,) = outcome.logs
+    statuses, (log,) = training.finish()
+    assert statuses == [1]  # torchrun's own, whatever the ranks say
     assert 'All ranks stop after iteration 5 with' in log
     assert 'DataLoader worker' not in log
     assert latest_checkpoint(tmp_path) == str(tmp_path / 'iter_5.pth')
-    assert outcome.statuses == [1]  # torchrun's own, whatever the ranks say
 
     means = [torch.load(tmp_path / f'mean_{rank}.pt') for rank in range(2)]
     assert not torch.equal(*means)

@@ -15,66 +15,58 @@ from mmdet_megdet.faults.checkpoint import write_atomically
 from tests.data.faults_run import train
 
 
-def give_errors(monkeypatch, *errors):
-    """What validation finds, one after the other."""
-    following = iter(errors)
-    monkeypatch.setattr(
-        'tests.data.tiny_task.TinyError.compute_metrics',
-        lambda *_: dict(error=next(following)),
-    )
-
-
 def test_the_oldest_goes_when_the_new_one_is_whole(tmp_path, monkeypatch):
     events = []
     replace, remove = os.replace, LocalBackend.remove
 
     def note_replace(source, target):
         replace(source, target)
-        events.append(('whole', Path(target).name))
+        events.append(f'whole {Path(target).name}')
 
     def note_remove(self, path):
-        events.append(('removed', Path(path).name))
+        events.append(f'removed {Path(path).name}')
         remove(self, path)
 
     monkeypatch.setattr(os, 'replace', note_replace)
     monkeypatch.setattr(LocalBackend, 'remove', note_remove)
-    give_errors(monkeypatch, 3.0, 2.0, 4.0)
+    errors = iter([3.0, 2.0, 4.0])
+    monkeypatch.setattr(
+        'tests.data.tiny_task.TinyError.compute_metrics',
+        lambda *_: dict(error=next(errors)),
+    )
     train(tmp_path, default_hooks__checkpoint__max_keep_ckpts=1)
     assert events == [
-        ('whole', 'epoch_1.pth'),
-        ('whole', 'best_error_epoch_1.pth'),
+        'whole epoch_1.pth',
+        'whole best_error_epoch_1.pth',
         # MMEngine saves again what now knows of its best.
-        ('whole', 'epoch_1.pth'),
-        ('whole', 'epoch_2.pth'),
-        ('removed', 'epoch_1.pth'),
-        ('whole', 'best_error_epoch_2.pth'),
-        ('whole', 'epoch_2.pth'),
-        ('removed', 'best_error_epoch_1.pth'),
-        ('whole', 'epoch_3.pth'),
-        ('removed', 'epoch_2.pth'),
+        'whole epoch_1.pth',
+        'whole epoch_2.pth',
+        'removed epoch_1.pth',
+        'whole best_error_epoch_2.pth',
+        'whole epoch_2.pth',
+        'removed best_error_epoch_1.pth',
+        'whole epoch_3.pth',
+        'removed epoch_2.pth',
     ]
     names = {path.name for path in tmp_path.glob('*.pth*')}
     assert names == {'epoch_3.pth', 'best_error_epoch_2.pth'}
-    last = Path((tmp_path / 'last_checkpoint').read_text())
-    assert last == tmp_path / 'epoch_3.pth'
+    last = (tmp_path / 'last_checkpoint').read_text()
+    assert last == str(tmp_path / 'epoch_3.pth')
 
 
-def test_a_checkpoint_does_not_have_other_files_deleted(tmp_path, monkeypatch):
-    give_errors(monkeypatch, 2.0, 1.0)
+def test_a_checkpoint_does_not_have_other_files_deleted(tmp_path):
     train(tmp_path / 'run', train_cfg__max_epochs=1)
     path = tmp_path / 'run' / 'epoch_1.pth'
     content = torch.load(path)
-    victims = [
-        tmp_path / f'{k}.pth' for k in ('interrupted_ckpt', 'best_ckpt')
-    ]
+    hub = content['message_hub']
+    victims = tmp_path / 'interrupted_ckpt', tmp_path / 'best_ckpt'
+    hub['runtime_info']['best_score'] = 9.0
     for victim in victims:
         victim.touch()
-        hub = content['message_hub']
-        hub['runtime_info'][victim.stem] = str(victim)
-        hub['resumed_keys'][victim.stem] = True
+        hub['runtime_info'][victim.name] = str(victim)
+        hub['resumed_keys'][victim.name] = True
     torch.save(content, path)
-    settings = dict(resume=True, load_from=str(path))
-    train(tmp_path / 'run', train_cfg__max_epochs=2, **settings)
+    train(tmp_path / 'run', resume=True, load_from=str(path))
     assert (tmp_path / 'run' / 'best_error_epoch_2.pth').exists()
     assert all(victim.exists() for victim in victims)
 
@@ -94,63 +86,40 @@ def test_a_disk_that_does_not_take_it(tmp_path, monkeypatch):
     assert list(tmp_path.iterdir()) == [path]
 
 
-def saved(folder, name, age, optimizer=True):
-    """A checkpoint of some seconds ago."""
-    content = dict(meta=dict(iter=1), state_dict=dict(a=torch.ones(1000)))
-    if optimizer:
-        content |= dict(message_hub={}, optimizer={})
-    path = folder / name
-    torch.save(content, path)
-    os.utime(path, (path.stat().st_mtime - age,) * 2)
-    return path
-
-
-def cut(path):
-    time = path.stat().st_mtime
-    path.write_bytes(path.read_bytes()[:-100])
-    os.utime(path, (time, time))
-
-
 @pytest.fixture
 def work_dir(tmp_path):
     """Two epochs, the second of which is noted, and others' files."""
-    saved(tmp_path, 'epoch_1.pth', 40)
-    saved(tmp_path, 'epoch_10.pth', 60)  # of an earlier training
-    saved(tmp_path, 'epoch_2.pth', 30)
-    saved(tmp_path, 'best_epoch_2.pth', 20, optimizer=False)
-    cut(saved(tmp_path, 'of_another_program.pth', 10))
-    (tmp_path / 'last_checkpoint').write_text(str(tmp_path / 'epoch_2.pth'))
+    state = dict(meta={}, state_dict=torch.ones(1000))
+    whole = state | dict(message_hub={}, optimizer={})
+    # The tenth is of an earlier training.
+    for time, number in enumerate((10, 1, 2)):
+        path = tmp_path / f'epoch_{number}.pth'
+        torch.save(whole, path)
+        os.utime(path, (time, time))
+    torch.save(state, tmp_path / 'best_epoch_2.pth')
+    (tmp_path / 'of_another_program.pth').touch()
+    (tmp_path / 'last_checkpoint').write_text(str(path))
     return tmp_path
 
 
-def test_the_noted_one_is_taken(work_dir, tmp_path_factory, capsys):
-    assert latest_checkpoint(work_dir) == str(work_dir / 'epoch_2.pth')
-    moved = work_dir.rename(tmp_path_factory.mktemp('moved') / 'run')
-    assert latest_checkpoint(moved) == str(moved / 'epoch_2.pth')
-    assert capsys.readouterr().out == ''
-
-
 @pytest.mark.parametrize(
-    ('damage', 'taken', 'reason'),
+    ('name', 'kept', 'taken', 'reason'),
     [
-        (lambda path: cut(path / 'epoch_2.pth'), 1, 'not there or cut off'),
-        (
-            lambda path: (path / 'epoch_2.pth').unlink(),
-            1,
-            'epoch_2.pth, which',
-        ),
-        (lambda path: (path / 'last_checkpoint').unlink(), 2, 'names no'),
-        (
-            lambda path: (path / 'last_checkpoint').write_text(''),
-            2,
-            'names no',
-        ),
+        ('epoch_2.pth', 3000, 1, 'not there or cut off'),
+        ('epoch_2.pth', None, 1, 'epoch_2.pth, which'),
+        ('last_checkpoint', None, 2, 'names no'),
+        ('last_checkpoint', 0, 2, 'names no'),
     ],
 )
 def test_the_newest_whole_one_is_taken(
-    work_dir, capsys, damage, taken, reason
+    work_dir, capsys, name, kept, taken, reason
 ):
-    damage(work_dir)
+    assert latest_checkpoint(work_dir) == str(work_dir / 'epoch_2.pth')
+    assert capsys.readouterr().out == ''
+    if kept is None:
+        (work_dir / name).unlink()
+    else:
+        os.truncate(work_dir / name, kept)
     path = str(work_dir / f'epoch_{taken}.pth')
     assert latest_checkpoint(work_dir) == path
     said = capsys.readouterr().out
@@ -158,11 +127,8 @@ def test_the_newest_whole_one_is_taken(
     assert reason in said
 
 
-def test_nothing_that_is_whole(work_dir, capsys):
+def test_nothing_that_is_whole(work_dir):
     for path in work_dir.glob('epoch*.pth'):
-        cut(path)
+        os.truncate(path, 3000)
     with pytest.raises(CheckpointError, match=r'cut off.*no other whole one'):
         latest_checkpoint(work_dir)
-    (work_dir / 'last_checkpoint').unlink()
-    assert latest_checkpoint(work_dir) is None
-    assert 'training starts anew' in capsys.readouterr().out

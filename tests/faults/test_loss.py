@@ -19,13 +19,9 @@ from tests.data.image_task import write_images
 from tests.data.tiny_run import log_of
 
 CPU = torch.device('cpu')
-# What an iteration without an update changes when none is accumulated.
-NOTHING = {'ema'}
-ALL = {'weights', 'buffers', 'momenta', 'ema'}
 
 
-def test_names_are_those_that_are_summed_up():
-    """By the same rule as MMEngine's parse_losses."""
+def test_losses_are_those_that_are_summed_up():
     output = dict(
         loss_cls=[torch.tensor(1.0), torch.tensor([2.0, 4.0])],
         loss_box=torch.tensor(5, dtype=torch.float16),
@@ -37,94 +33,16 @@ def test_names_are_those_that_are_summed_up():
     assert describe_not_finite(losses) == ''
     assert named_losses(torch.ones(3)) == {}
     assert not_finite({}, CPU).tolist() == [0]
-
-
-@pytest.mark.parametrize(
-    ('values', 'text'),
-    [
-        ((1.0, float('nan')), 'loss_1 is nan'),
-        ((float('-inf'), 1.0), 'loss_0 is -inf'),
+    for values, text in {
+        (1.0, float('nan')): 'loss_1 is nan',
+        (float('-inf'), 1.0): 'loss_0 is -inf',
         # Their sum is NaN.
-        ((float('inf'), float('-inf')), 'loss_0 is inf, loss_1 is -inf'),
-        ((3e38, 3e38), 'the sum of losses is 6e+38'),
-    ],
-)
-def test_what_is_not_finite(values, text):
-    losses = {f'loss_{i}': torch.tensor(v) for i, v in enumerate(values)}
-    assert not_finite(losses, CPU).tolist() == [1]
-    assert describe_not_finite(losses) == text
-
-
-@pytest.fixture(scope='module')
-def images(tmp_path_factory):
-    folder = tmp_path_factory.mktemp('images') / 'data'
-    write_images(folder)
-    return folder
-
-
-@pytest.fixture
-def train(images, tmp_path):
-    """Eight updates of two images at once, unless said."""
-
-    def run(**settings):
-        settings = {
-            'default_hooks__total_batch__total_batch_size': 2,
-            'default_hooks__finite_loss__on_failure': 'skip',
-            'model__fault': 'pixel',
-            'custom_hooks': [dict(type='EMAHook')],
-        } | settings
-        return train_on_images(images_config(images, tmp_path, **settings))
-
-    return run
-
-
-def test_skipped_update_leaves_no_trace(train, tmp_path):
-    runner, states = train(model__fault_iterations=(2, 5))
-    steps = [changed(*pair) for pair in pairwise(states)]
-    expected = [ALL] * 8
-    expected[2] = expected[5] = NOTHING
-    assert steps == expected
-    last = [value for part in states[-1].values() for value in part.values()]
-    assert all(value.isfinite().all() for value in last)
-    assert states[-1]['buffers']['norm.num_batches_tracked'] == 6
-    assert runner.iter == 8
-    # The warm-up counts 8 updates of its 10.
-    assert runner.optim_wrapper.get_lr()['lr'] == pytest.approx([0.05 * 0.82])
-    log = log_of(tmp_path)
-    assert (
-        'in epoch 1, update 3 of 8: loss_corner[0] is nan, loss_corner[1] is '
-        'nan, loss_size is nan on rank 0, with images '
-    ) in log
-    assert 'The update is skipped, number 2 of at most 10.' in log
-    assert 'skipped_updates: 2' in log
-    # Counts go on in a resumed run.
-    saved = torch.load(tmp_path / 'epoch_1.pth')
-    assert saved['message_hub']['runtime_info']['skipped_updates'] == 2
-
-
-@pytest.mark.parametrize('spoilt', [0, 1])
-def test_with_accumulation_the_whole_update_is_left_out(
-    train, tmp_path, spoilt
-):
-    """Two micro-steps an update; one of the second update's is spoilt."""
-    _, states = train(
-        default_hooks__total_batch__total_batch_size=4,
-        model__fault_iterations=(2 + spoilt,),
-    )
-    steps = [changed(*pair) for pair in pairwise(states)]
-    assert steps == [ALL, NOTHING, ALL, ALL]
-    # What was gathered for it is not in the next update.
-    assert states[2]['gradients'] == {}
-    place = f'epoch 1, update 2 of 4, micro-step {spoilt + 1} of 2'
-    assert place in log_of(tmp_path)
-
-
-def test_the_limit(train):
-    with pytest.raises(NonFiniteLossError, match=r'3 updates .* the limit'):
-        train(
-            model__fault_iterations=(1, 2, 4, 6),
-            default_hooks__finite_loss__max_skips=3,
-        )
+        (float('inf'), float('-inf')): 'loss_0 is inf, loss_1 is -inf',
+        (3e38, 3e38): 'the sum of losses is 6e+38',
+    }.items():
+        losses = {f'loss_{i}': torch.tensor(v) for i, v in enumerate(values)}
+        assert not_finite(losses, CPU).tolist() == [1]
+        assert describe_not_finite(losses) == text
 
 
 @OPTIM_WRAPPERS.register_module(force=True)
@@ -140,13 +58,63 @@ class ScalingOptimWrapper(AmpOptimWrapper):
         return OptimWrapper.optim_context(self, model)
 
 
-def test_grad_scaler_does_not_hear_of_it(train):
+@pytest.fixture
+def train(tmp_path):
+    """Two epochs of four updates, two micro-steps of two images each."""
+    write_images(tmp_path / 'data')
+
+    def run(**settings):
+        settings = {
+            'default_hooks__finite_loss__on_failure': 'skip',
+            'model__fault': 'pixel',
+            'train_cfg__max_epochs': 2,
+        } | settings
+        cfg = images_config(tmp_path / 'data', tmp_path, **settings)
+        return train_on_images(cfg)
+
+    return run
+
+
+def test_skipped_update_leaves_no_trace(train, tmp_path):
+    """Whichever micro-step is spoilt; nor does the GradScaler hear of it."""
     runner, states = train(
-        model__fault_iterations=(2,),
+        # The second is not gone through where the first one is spoilt.
+        model__fault_iterations=(2, 10),
         optim_wrapper__type='ScalingOptimWrapper',
+        custom_hooks=[dict(type='EMAHook')],
     )
-    assert changed(states[2], states[3]) == NOTHING
     assert runner.optim_wrapper.loss_scaler.get_scale() == 1024.0
+    steps = [changed(*pair) for pair in pairwise(states)]
+    expected = [{'weights', 'buffers', 'momenta', 'ema'}] * 8
+    expected[1] = expected[5] = {'ema'}
+    assert steps == expected
+    # What was gathered for it is not in the next update.
+    assert states[2]['gradients'] == states[6]['gradients'] == {}
+    last = [value for part in states[-1].values() for value in part.values()]
+    assert all(value.isfinite().all() for value in last)
+    assert states[-1]['buffers']['norm.num_batches_tracked'] == 6
+    assert runner.iter == 8
+    # The warm-up counts 8 updates of its 10.
+    assert runner.optim_wrapper.get_lr()['lr'] == pytest.approx([0.05 * 0.82])
+    log = log_of(tmp_path)
+    assert (
+        'in epoch 1, update 2 of 4, micro-step 1 of 2: loss_corner[0] is nan, '
+        'loss_corner[1] is nan, loss_size is nan on rank 0, with images '
+    ) in log
+    assert 'epoch 2, update 2 of 4, micro-step 2 of 2' in log
+    assert 'The update is skipped, number 2 of at most 10.' in log
+    assert 'skipped_updates: 2' in log
+    # Counts go on in a resumed run.
+    saved = torch.load(tmp_path / 'epoch_2.pth')
+    assert saved['message_hub']['runtime_info']['skipped_updates'] == 2
+
+
+def test_the_limit(train):
+    with pytest.raises(NonFiniteLossError, match=r'3 updates .* the limit'):
+        train(
+            model__fault_iterations=(1, 2, 4, 6),
+            default_hooks__finite_loss__max_skips=3,
+        )
 
 
 def test_skipping_needs_the_loop(train):

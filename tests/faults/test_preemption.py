@@ -4,60 +4,40 @@ from __future__ import annotations
 import gc
 import os
 import signal
+import subprocess
 
 import psutil
 import pytest
 from mmengine.hooks import Hook
 from mmengine.registry import HOOKS
-from torch.utils.data import DataLoader, Dataset
+from torch.utils.data import DataLoader
 
 from mmdet_megdet.errors import ConfigError, Preempted
-from mmdet_megdet.faults.preemption import TerminationSignal, shield_workers
+from mmdet_megdet.faults.preemption import shield_workers
 from tests.data.faults_run import train
-
-
-def test_the_signal_is_noted_and_given_back():
-    before = signal.getsignal(signal.SIGTERM)
-    # Whoever runs the tests may have one.
-    wakeup = signal.set_wakeup_fd(-1)
-    termination = TerminationSignal()
-    try:
-        # Another signal's number goes through the same pipe.
-        previous = signal.signal(signal.SIGUSR1, lambda *_: None)
-        os.kill(os.getpid(), signal.SIGUSR1)
-        signal.signal(signal.SIGUSR1, previous)
-        assert not termination.received()
-        os.kill(os.getpid(), signal.SIGTERM)
-        assert termination.received()
-    finally:
-        termination.restore()
-    assert signal.getsignal(signal.SIGTERM) is before
-    assert signal.set_wakeup_fd(wakeup) == -1
 
 
 @HOOKS.register_module(force=True)
 class TerminateAll(Hook):
-    """Sends SIGTERM to the workers and their process, as Slurm does.
+    """Sends SIGTERM to the workers and their process, as Slurm does."""
 
-    Args:
-        others (list[int]): Processes that are no workers of this run.
-    """
-
-    def __init__(self, others):
-        self.others = others
+    # Those of earlier tests are no workers of this run.
+    others = ()
 
     def before_train_iter(self, runner, batch_idx, data_batch=None):
         if runner.iter == 2:
-            this = psutil.Process()
-            workers = [p for p in this.children() if p.pid not in self.others]
+            workers = set(psutil.Process().children()) - set(self.others)
             assert len(workers) == 2
-            for process in (*workers, this):
-                os.kill(process.pid, signal.SIGTERM)
+            # Their training process's own would end them.
+            pids = [str(worker.pid) for worker in workers]
+            subprocess.run(['kill', *pids], check=True)
+            assert psutil.wait_procs(workers, timeout=1)[0] == []
+            os.kill(os.getpid(), signal.SIGTERM)
 
 
-def test_sigterm_under_an_iteration_based_loop(tmp_path):
+def test_sigterm_under_an_iteration_based_loop(tmp_path, monkeypatch):
     """Which starts its workers ahead of all hooks."""
-    others = [child.pid for child in psutil.Process().children()]
+    monkeypatch.setattr(TerminateAll, 'others', psutil.Process().children())
     handler = signal.getsignal(signal.SIGTERM)
     try:
         with pytest.raises(Preempted) as stop:
@@ -72,7 +52,7 @@ def test_sigterm_under_an_iteration_based_loop(tmp_path):
                 param_scheduler=None,
                 default_hooks__checkpoint__by_epoch=False,
                 default_hooks__total_batch__total_batch_size=4,
-                custom_hooks=[dict(type='TerminateAll', others=others)],
+                custom_hooks=[dict(type='TerminateAll')],
             )
     finally:
         signal.signal(signal.SIGTERM, handler)
@@ -80,9 +60,16 @@ def test_sigterm_under_an_iteration_based_loop(tmp_path):
     assert (tmp_path / 'iter_3.pth').exists()
 
 
-def test_a_run_without_checkpoints_is_left_alone(tmp_path):
-    train(tmp_path, default_hooks__checkpoint=None)
-    assert not list(tmp_path.glob('*.pth'))
+def test_a_run_to_its_end_leaves_sigterm_as_it_was(tmp_path):
+    """And one without checkpoints all along."""
+    before = signal.getsignal(signal.SIGTERM)
+    wakeup = signal.set_wakeup_fd(-1)
+    signal.set_wakeup_fd(wakeup)
+    train(tmp_path, train_cfg__max_epochs=1)
+    assert signal.getsignal(signal.SIGTERM) is before
+    assert signal.set_wakeup_fd(wakeup) == wakeup
+    train(tmp_path / 'none', default_hooks__checkpoint=None)
+    assert not list((tmp_path / 'none').glob('*.pth'))
 
 
 @pytest.mark.parametrize(
@@ -106,11 +93,8 @@ def test_what_could_not_go_on_is_refused(tmp_path, settings, text):
         train(tmp_path, **settings)
 
 
-class FrozenObjects(Dataset):
+class FrozenObjects(list):
     """Objects that the collector leaves alone in the process that asks."""
-
-    def __len__(self):
-        return 1
 
     def __getitem__(self, index):
         return gc.get_freeze_count()
@@ -119,7 +103,7 @@ class FrozenObjects(Dataset):
 def test_a_worker_ends_nothing_of_its_training_process():
     """Such as a process group, whose threads a forked one has not."""
     loader = DataLoader(
-        FrozenObjects(), num_workers=1, multiprocessing_context='spawn'
+        FrozenObjects([0]), num_workers=1, multiprocessing_context='spawn'
     )
     shield_workers(loader)
     assert next(iter(loader)).item() > 0

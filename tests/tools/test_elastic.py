@@ -19,54 +19,42 @@ CONFIG = str(ROOT / 'tests' / 'data' / 'elastic_config.py')
 
 
 @pytest.fixture
-def default_dtype():
-    """The config changes it."""
-    yield
-    torch.set_default_dtype(torch.float32)
+def check(tmp_path):
+    def check_options(options, nodes='1:2', script='train.py'):
+        given = [f'--nnodes={nodes}', '--nproc-per-node=1']
+        given += [str(TOOLS / script), '--launcher', 'pytorch', CONFIG]
+        given += ['--work-dir', str(tmp_path), *options.split()]
+        return elastic.check_training(torchrun.parse_args(given))
+
+    yield check_options
+    torch.set_default_dtype(torch.float32)  # which the config changes
 
 
-def check(tmp_path, *options, nodes='1:2', gpus=1, script='train.py'):
-    given = [f'--nnodes={nodes}', f'--nproc-per-node={gpus}']
-    given += [str(TOOLS / script), '--launcher', 'pytorch', CONFIG]
-    given += ['--work-dir', str(tmp_path), *options]
-    return elastic.check_training(torchrun.parse_args(given))
+def test_images_for_each_number_of_machines(check):
+    assert check('--resume --max-images-per-gpu 8') == {1: 8, 2: 4}
 
 
-@pytest.mark.usefixtures('default_dtype')
-def test_images_for_each_number_of_machines(tmp_path):
-    images = check(tmp_path, '--resume', '--max-images-per-gpu', '8')
-    assert images == {1: 8, 2: 4}
+STOCK = '--resume --cfg-options train_cfg.type=EpochBasedTrainLoop'
+WOULD_RUN = r'machine\(s\): .* What would run: '
 
 
-@pytest.mark.usefixtures('default_dtype')
 @pytest.mark.parametrize(
     ('options', 'settings', 'message'),
     [
-        ('', {}, 'with nothing it would begin at the same'),
         ('--resume a.pth', {}, 'with --resume a.pth it'),
         ('--resume', dict(nodes='2:1'), '2:1 is not MIN:MAX'),
         ('--resume', dict(nodes='0:2'), '0:2 is not MIN:MAX'),
         ('--resume', dict(script='test.py'), 'NNODES=1:2 is for training'),
-        (
-            '--resume --cfg-options train_cfg.type=EpochBasedTrainLoop',
-            {},
-            "train_cfg.type is 'EpochBasedTrainLoop'",
-        ),
-        (
-            '--resume --images-per-gpu 8',
-            {},
-            r'2 machine\(s\): .* What would run: --max-images-per-gpu 8',
-        ),
-        (
-            '--resume --max-images-per-gpu 8',
-            dict(nodes='1:3'),
-            r'3 machine\(s\): .* What would run: NNODES=1:2',
-        ),
+        (STOCK, {}, "train_cfg.type is 'EpochBasedTrainLoop'"),
+        ('--resume --images-per-gpu 8', {},
+         f'2 {WOULD_RUN}--max-images-per-gpu 8'),
+        ('--resume --max-images-per-gpu 8', dict(nodes='1:3'),
+         f'3 {WOULD_RUN}NNODES=1:2'),
     ],
-)
-def test_refused(tmp_path, options, settings, message):
+)  # fmt: skip
+def test_refused(check, options, settings, message):
     with pytest.raises(MegDetError, match=message):
-        check(tmp_path, *options.split(), **settings)
+        check(options, **settings)
 
 
 def test_the_launcher_says_so(tmp_path):
