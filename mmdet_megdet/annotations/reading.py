@@ -122,7 +122,6 @@ def _read_typed(path: str, with_masks: bool) -> Table:
     decoder = codecs.getincrementaldecoder('utf-8')()
     for start in range(0, len(data), _BYTES):
         decoder.decode(data[start : start + _BYTES])
-    decoder.decode(b'', True)
     content = msgspec.json.decode(data, type=_Content)
     size_of = {i.id: (i.width, i.height) for i in content.images}
     decode = msgspec.json.Decoder(_Masked if with_masks else _Typed).decode

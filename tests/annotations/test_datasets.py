@@ -53,8 +53,9 @@ def test_what_is_not_judged_is_said(cfg, monkeypatch):
     assert verdict.level == 'notable'
     assert 'is not checked: it is not a file on a disk' in verdict.text
     del dataset['backend_args']
-    dataset.type = 'LVISV1Dataset'
-    assert 'is not checked: it does not read its' in first_use(cfg).text
+    own = type('Own', (CocoDataset,), dict(parse_data_info=None))
+    for dataset.type in (own, 'LVISV1Dataset'):
+        assert 'is not checked: it does not read its' in first_use(cfg).text
     # Without mmdet only its CocoDataset is known.
     monkeypatch.setitem(sys.modules, 'mmdet.datasets', None)
     assert 'is not checked: ModuleNotFoundError' in first_use(cfg).text
@@ -64,12 +65,14 @@ def test_what_is_not_judged_is_said(cfg, monkeypatch):
 
 def test_images_that_are_only_predicted(cfg, tmp_path):
     """As COCO's test-dev, of which the objects are not known."""
-    content = content_of()
+    content = content_of(first=50)
     del content['annotations']
     write(tmp_path, val=content)
     with pytest.raises(DataError, match=r'val\.json: not one of its 0'):
         check_annotation_files(cfg)
-    cfg.val_evaluator.format_only = True
+    cfg.val_evaluator.update(
+        ann_file=f'{tmp_path}/train.json', format_only=True
+    )
     assert check_annotation_files(cfg) == []
 
 

@@ -156,6 +156,10 @@ PLANTS = [
         'nothing matched', {VAL_A: dict(id=0)}),
     Plant('broken', LATER, 'lacks 4 image(s): id 50', {},
         {'val_evaluator__ann_file': 'train.json'}),
+    Plant('misleading', None, 'has others under the ids of 8 image(s): id 0 '
+        '(x.jpg)', {VAL_A: OBJECTS, 'val.images': [
+            image | dict(file_name='x.jpg') for image in content_of()['images']
+        ]}, {'val_evaluator__ann_file': 'train.json'}),
     Plant('misleading', None, 'has, and they do not show, 1 image(s): id 53',
         {}, {VAL + 'indices': 3}),
 ]
