@@ -21,7 +21,7 @@ import msgspec
 import numpy as np
 
 from ..text import some
-from .segmentation import Form, form_of, form_of_json
+from .segmentation import Form, form_of, forms_of_json
 from .table import Table
 from .verdict import Verdict
 
@@ -129,11 +129,7 @@ def _read_typed(path: str, with_masks: bool) -> Table:
     for start in range(0, len(content.annotations), _PORTION):
         raw = content.annotations[start : start + _PORTION]
         annotations: list[Any] = list(map(decode, raw))
-        forms = [
-            form_of_json(a.segmentation, a.image_id, size_of)
-            for a in annotations
-            if with_masks
-        ]
+        forms = forms_of_json(annotations, size_of) if with_masks else []
         columns.append(_columns(annotations, forms, np.int64))
     return _table(path, content.images, content.categories, columns)
 
@@ -220,7 +216,7 @@ def _columns(
         _column(annotations, 'area', float),
         _column(annotations, 'iscrowd', float),
         _column(annotations, 'ignore', bool),
-        np.array(forms, np.int8),
+        np.frombuffer(bytes(forms), np.int8),
     )
 
 
