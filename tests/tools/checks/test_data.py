@@ -82,11 +82,18 @@ def test_what_is_not_loaded(cfg, tmp_path):
     assert levels(images_of(cfg)) == [FAIL]
     dataset.indices = 9
     assert levels(images_of(cfg)) == [PASS]
-    dataset.pipeline[0].type = 'LoadSomehow'
-    assert 'no LoadImageFromFile' in only(images_of(cfg), WARN).text
+    dataset.data_root = ''
+    dataset.ann_file = f'{tmp_path}/{dataset.ann_file}'
     dataset.data_prefix.img = '/no/such'
     assert only(images_of(cfg), FAIL).text == 'there is no folder /no/such'
-    # An image that only a test lacks.
+    dataset.data_prefix.img = 's3://images'
+    assert 'not on a disk' in only(images_of(cfg), WARN).text
+    dataset.pipeline[0].type = 'LoadSomehow'
+    assert 'no LoadImageFromFile' in only(images_of(cfg), WARN).text
+
+
+def test_images_that_only_a_test_lacks(cfg):
+    cfg.train_dataloader.dataset.data_prefix.img = '/no/such'
     cfg.test_dataloader, cfg.train_dataloader = cfg.train_dataloader, None
     assert levels(images_of(cfg)) == [WARN]
 
