@@ -148,19 +148,16 @@ def test_refuses_the_data_of_others(tmp_path, path, text):
     assert contents(tmp_path) == {path: text.encode()}
 
 
-@pytest.mark.parametrize(
-    ('bad', 'message'),
-    [
+def test_bad_arguments(tmp_path):
+    for bad, message in (
         (dict(train=0), 'train=0: must be from 1 to 999999'),
         (dict(val=-3), 'val=-3'),
         (dict(size=(31, 64)), 'width=31: must be from 32 to 4096'),
         (dict(size=(64, 4097)), 'height=4097'),
         (dict(seed=2**32), 'seed=4294967296: must be from 0'),
-    ],
-)
-def test_bad_arguments(tmp_path, bad, message):
-    with pytest.raises(ConfigError, match=message):
-        generate_shapes(tmp_path / 'out', **SMALL | bad)
+    ):
+        with pytest.raises(ConfigError, match=message):
+            generate_shapes(tmp_path / 'out', **SMALL | bad)
     assert not (tmp_path / 'out').exists()
 
 

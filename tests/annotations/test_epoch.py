@@ -4,26 +4,15 @@
 from __future__ import annotations
 
 import random
-import sys
 
 import numpy as np
 import pytest
-from mmdet.datasets import CocoDataset
-from mmengine.config import Config
 from mmengine.registry import DATASETS, init_default_scope
 
 from mmdet_megdet.annotations import judge, training_epoch
 from mmdet_megdet.annotations.checks import instances_of
 from mmdet_megdet.annotations.reading import read_annotations
 from tests.annotations.configs import config_of, content_of, write
-from tests.tools.command import ROOT, TOOLS
-
-sys.path.insert(0, str(TOOLS))  # as for a script there
-
-from checks import data
-from checks.report import PASS
-
-RECIPE = ROOT / 'configs' / 'megdet' / 'r50_fpn_256bs.py'
 
 
 def build(cfg):
@@ -104,32 +93,3 @@ def test_wrappers(tmp_path):
     ):
         loader.dataset = unknown
         assert training_epoch(cfg, judge(cfg)) is None
-
-
-def test_the_recipe_on_coco(tmp_path, monkeypatch):
-    """No classes in the config, and no images on the disk."""
-    names = CocoDataset.METAINFO['classes']
-    # With gaps, as COCO's are.
-    ids = [i + 1 + i // 8 for i in range(len(names))]
-    for split in ('train', 'val'):
-        content = content_of(100)
-        content['categories'] = [
-            dict(id=key, name=name)
-            for key, name in zip(ids, names, strict=True)
-        ]
-        for i, image in enumerate(content['images']):
-            image.update(width=640 if i % 3 else 427, height=600)
-        for i, annotation in enumerate(content['annotations']):
-            annotation['category_id'] = ids[i % 80]
-        # Images without an object are left out.
-        del content['annotations'][:20]
-        (tmp_path / 'annotations').mkdir(exist_ok=True)
-        write(tmp_path / 'annotations', **{f'instances_{split}2017': content})
-    monkeypatch.setenv('COCO_ROOT', f'{tmp_path}/')
-    cfg = Config.fromfile(RECIPE)
-    judgement = judge(cfg)
-    findings = list(data.check_annotations(cfg, judgement))
-    assert [finding.level for finding in findings] == [PASS, PASS], findings
-    assert data.classes(judgement) == names
-    assert training_epoch(cfg, judgement) == (len(build(cfg)), True)
-    assert len(judgement.data_sets[0].ids) == 90

@@ -256,20 +256,6 @@ def evaluate(evaluator: Config, dataset) -> None:
     metric.evaluate(len(dataset))
 
 
-def test_sound_files(tmp_path, files):
-    write(tmp_path, **files)
-    verdicts = judge(config_of(tmp_path)).verdicts
-    assert [(v.level, v.roles, v.text) for v in verdicts] == [
-        (
-            'sound',
-            (role,),
-            f'{tmp_path}/{role}.json: {images} of {images} images are used, '
-            f'{2 * images} of {2 * images} annotations.',
-        )
-        for role, images in (('train', 8), ('val', 4))
-    ]
-
-
 def test_a_fault_of_testing_alone(tmp_path, files):
     """Training does not look at it, tools/test.py does."""
     write(tmp_path, **files, test=files['val'] | dict(annotations=[]))

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import re
 import sys
 
 import pytest
@@ -29,7 +30,10 @@ def test_a_healthy_machine(tmp_path, monkeypatch, capsys):
     assert good['mmcv ops'] == ['work']
     # R18: 20 layers, FPN: 8.
     assert good['BatchNorm'] == ['28 layers synchronise']
-    assert '24 of 24 images' in good['annotations (train)'][0]
+    assert re.search(
+        r'_train\.json: 24 of 24 images are used, (\d+) of \1 annotations\.',
+        good['annotations (train)'][0],
+    )
     assert good['images (train)'][0].startswith('24 of 24 read')
     assert good['num_classes'] == ['5, as the data set has']
     assert 'images are used' in good['annotations (val, test)'][0]

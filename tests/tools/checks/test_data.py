@@ -12,7 +12,7 @@ from PIL import Image
 from mmdet_megdet.annotations import judge
 from mmdet_megdet.demo_data import generate_shapes
 from tests.tools.checks.findings import levels, only
-from tests.tools.command import ROOT, TINY_CONFIG, TOOLS
+from tests.tools.command import ROOT, TOOLS
 
 sys.path.insert(0, str(TOOLS))  # as for a script there
 
@@ -96,13 +96,6 @@ def test_images_that_only_a_test_lacks(cfg):
     cfg.train_dataloader.dataset.data_prefix.img = '/no/such'
     cfg.test_dataloader, cfg.train_dataloader = cfg.train_dataloader, None
     assert levels(images_of(cfg)) == [WARN]
-
-
-def test_data_sets_of_another_kind():
-    tiny = Config.fromfile(TINY_CONFIG)
-    finding = only(data.check_annotations(tiny, judge(tiny)), WARN)
-    assert 'TinyImages with ann_file=None is not checked' in finding.text
-    assert finding.check == 'data set (train, val, test)'
 
 
 def test_files_that_ranks_compare(cfg, tmp_path):
