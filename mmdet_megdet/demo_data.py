@@ -421,7 +421,7 @@ def _texture(rng: np.random.Generator, width: int, height: int) -> np.ndarray:
     return stripes * np.where(across % period < period / 2, 1.0, -1.0)
 
 
-def _annotate(mask: np.ndarray, crowd: bool = False) -> dict:
+def _annotate(mask: np.ndarray, crowd: bool) -> dict:
     """Describe a mask, (H, W), bool, not empty, as COCO does."""
     pixels = mask.astype(np.uint8)
     segmentation: Any

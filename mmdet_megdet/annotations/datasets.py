@@ -217,10 +217,6 @@ def _evaluations(evaluator: Any, role: str) -> Iterator[Evaluation]:
             and path
             and _is_local(path, metric.get('backend_args'))
         ):
-            kinds = metric.get('metric', 'bbox')
-            yield Evaluation(
-                role,
-                path,
-                'segm' in (kinds if isinstance(kinds, list) else [kinds]),
-                metric.get('format_only', False),
-            )
+            masks = 'segm' in metric.get('metric', 'bbox')
+            format_only = metric.get('format_only', False)
+            yield Evaluation(role, path, masks, format_only)

@@ -21,7 +21,7 @@ import msgspec
 import numpy as np
 
 from ..text import some
-from .segmentation import Form, form_of, form_of_json
+from .segmentation import Form, form_of, forms_of_json
 from .table import Table
 from .verdict import Verdict
 
@@ -122,7 +122,6 @@ def _read_typed(path: str, with_masks: bool) -> Table:
     decoder = codecs.getincrementaldecoder('utf-8')()
     for start in range(0, len(data), _BYTES):
         decoder.decode(data[start : start + _BYTES])
-    decoder.decode(b'', True)
     content = msgspec.json.decode(data, type=_Content)
     size_of = {i.id: (i.width, i.height) for i in content.images}
     decode = msgspec.json.Decoder(_Masked if with_masks else _Typed).decode
@@ -130,11 +129,7 @@ def _read_typed(path: str, with_masks: bool) -> Table:
     for start in range(0, len(content.annotations), _PORTION):
         raw = content.annotations[start : start + _PORTION]
         annotations: list[Any] = list(map(decode, raw))
-        forms = [
-            form_of_json(a.segmentation, a.image_id, size_of)
-            for a in annotations
-            if with_masks
-        ]
+        forms = forms_of_json(annotations, size_of) if with_masks else []
         columns.append(_columns(annotations, forms, np.int64))
     return _table(path, content.images, content.categories, columns)
 
@@ -221,7 +216,7 @@ def _columns(
         _column(annotations, 'area', float),
         _column(annotations, 'iscrowd', float),
         _column(annotations, 'ignore', bool),
-        np.array(forms, np.int8),
+        np.frombuffer(bytes(forms), np.int8),
     )
 
 

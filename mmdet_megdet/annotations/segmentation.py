@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from enum import IntEnum
 from functools import lru_cache
 from numbers import Real
@@ -26,15 +26,21 @@ class Form(IntEnum):
     BAD = 2
 
 
-def form_of_json(
-    raw: msgspec.Raw, image: int, size_of: Mapping[int, tuple[float, float]]
-) -> Form:
-    """Return the form of a segmentation as it stands in a file."""
-    form = _form_of_skeleton(bytes(raw).translate(None, _NUMBERS))
-    if form is None:
-        size = size_of.get(image, (0, 0))
-        form = form_of(msgspec.json.decode(raw), *size)
-    return form
+def forms_of_json(
+    annotations: Sequence[Any], size_of: Mapping[int, tuple[float, float]]
+) -> list[Form]:
+    """Return the forms of segmentations as they stand in a file."""
+    # At once: copying each takes longer. JSON has no byte of zero.
+    joined = b'\0'.join([a.segmentation for a in annotations])
+    skeletons = joined.translate(None, _NUMBERS).split(b'\0')
+    forms = []
+    for a, skeleton in zip(annotations, skeletons, strict=True):
+        form = _form_of_skeleton(skeleton)
+        if form is None:
+            size = size_of.get(a.image_id, (0, 0))
+            form = form_of(msgspec.json.decode(a.segmentation), *size)
+        forms.append(form)
+    return forms
 
 
 # A file has few: one for each number of points.

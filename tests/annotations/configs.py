@@ -41,16 +41,8 @@ def content_of(images: int = 8, first: int = 0) -> dict:
 def config_of(root: Path, with_mask: bool = False, **settings: Any) -> Config:
     """Return a config of the files train.json and val.json in a folder.
 
-    Args:
-        root (Path): The folder.
-        with_mask (bool): Whether masks are loaded. Defaults to False.
-        **settings: Overrides, with ``__`` for the dots.
+    ``settings`` are overrides, with ``__`` for the dots.
     """
-    pipeline = [
-        dict(type='LoadImageFromFile'),
-        dict(type='LoadAnnotations', with_bbox=True, with_mask=with_mask),
-        dict(type='PackDetInputs'),
-    ]
     train = dict(
         type='CocoDataset',
         data_root=f'{root}/',
@@ -58,26 +50,30 @@ def config_of(root: Path, with_mask: bool = False, **settings: Any) -> Config:
         data_prefix=dict(img='images/'),
         metainfo=dict(classes=CLASSES),
         filter_cfg=dict(filter_empty_gt=True, min_size=16),
-        pipeline=pipeline,
+        pipeline=[
+            dict(type='LoadImageFromFile'),
+            dict(type='LoadAnnotations', with_bbox=True, with_mask=with_mask),
+        ],
     )
-    val = dict(train, ann_file='val.json', test_mode=True)
+    val = dict(copy.deepcopy(train), ann_file='val.json', test_mode=True)
+    evaluator = dict(
+        type='CocoMetric',
+        ann_file=f'{root}/val.json',
+        metric=['bbox', 'segm'] if with_mask else 'bbox',
+    )
     cfg = Config(
         dict(
             default_scope='mmdet',
             train_dataloader=dict(dataset=train),
-            val_dataloader=dict(dataset=copy.deepcopy(val)),
-            val_evaluator=dict(
-                type='CocoMetric',
-                ann_file=f'{root}/val.json',
-                metric=['bbox', 'segm'] if with_mask else 'bbox',
-            ),
+            val_dataloader=dict(dataset=val),
+            val_evaluator=evaluator,
         )
     )
     cfg.merge_from_dict({k.replace('__', '.'): v for k, v in settings.items()})
     return cfg
 
 
-def write(root: Path, train: Any, val: Any) -> None:
-    """Write both files."""
-    for name, content in (('train', train), ('val', val)):
+def write(root: Path, **contents: Any) -> None:
+    """Write a file for each name."""
+    for name, content in contents.items():
         (root / f'{name}.json').write_text(json.dumps(content))

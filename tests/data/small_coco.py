@@ -32,14 +32,10 @@ _FEWER = dict(
 
 
 def coco_like(folder: Path, side: int, train: int = 24, val: int = 6) -> None:
-    """Generate images under COCO's names for files and classes.
+    """Generate images of so many pixels a side under COCO's names.
 
-    Args:
-        folder (Path): Where to; what ``COCO_ROOT`` is to say.
-        side (int): Width and height in pixels.
-        train (int): Number of training images. Defaults to 24, one of
-            which shows no object.
-        val (int): Number of validation images. Defaults to 6.
+    ``folder`` is what ``COCO_ROOT`` is to say; of 24 images one shows no
+    object.
     """
     paths = generate_shapes(folder, train=train, val=val, size=(side, side))
     classes = CocoDataset.METAINFO['classes']
@@ -59,12 +55,8 @@ def shrink(
 ) -> None:
     """Make a COCO config train one epoch and predict, in no time, on a CPU.
 
-    Args:
-        cfg (Config): A config for COCO; changed in place.
-        data (Path): What :func:`coco_like` has made.
-        work_dir (Path): Folder of the run.
-        side (int): Width and height of the images.
-        images (int): Images per GPU.
+    On ``data``, which :func:`coco_like` has made, with so many ``images`` per
+    GPU. The config is changed in place.
     """
     _set_everywhere(cfg.model, _FEWER)
     for name in ('train', 'val', 'test'):

@@ -1,9 +1,9 @@
 # Copyright (c) mmdet_megdet contributors. All rights reserved.
 """What ``tools/doctor.py`` and ``tools/dist_doctor.py`` check.
 
-A check yields findings. :mod:`.report`, :mod:`.packages`, :mod:`.variables`
-and :mod:`.machine` import what they look at only when they run, so that a
-broken installation is a finding and not the end of the program.
+A check yields findings. :mod:`.report`, :mod:`.packages` and :mod:`.machine`
+import what they look at only when they run, so that a broken installation is
+a finding and not the end of the program.
 """
 
 import warnings

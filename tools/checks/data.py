@@ -61,11 +61,8 @@ def check_annotations(cfg: Any, judgement: Judgement) -> Iterator[Finding]:
 
 def classes(judgement: Judgement) -> tuple[str, ...]:
     """Return the training data set's classes; none where not known."""
-    for one in judgement.data_sets:
-        if one.use.role == 'train':
-            said = one.use.classes
-            return (said,) if isinstance(said, str) else said
-    return ()
+    uses = (one.use for one in judgement.data_sets)
+    return next((use.classes for use in uses if use.role == 'train'), ())
 
 
 def check_images(
@@ -94,19 +91,20 @@ def _check_images_of(
     from rich.progress import track
 
     folder = data_set.use.folder
-    if not Path(folder).is_dir() and '://' not in folder:
+    if data_set.use.reader is None or '://' in folder:
+        yield warning(
+            check,
+            'not checked: the pipeline has no LoadImageFromFile, or '
+            f'{folder} is not on a disk',
+            'See for yourself whether it finds and reads the images.',
+        )
+        return
+    if not Path(folder).is_dir():
         yield failure(
             check,
             f'there is no folder {folder}',
             "Set the data set's place: data_root, data_prefix, or the "
             'environment variable that the config names.',
-        )
-        return
-    if data_set.use.reader is None:
-        yield warning(
-            check,
-            'not checked: the pipeline has no LoadImageFromFile',
-            'See for yourself whether it finds and reads the images.',
         )
         return
     number = len(data_set.ids)

@@ -11,8 +11,8 @@ from PIL import Image
 
 from mmdet_megdet.annotations import judge
 from mmdet_megdet.demo_data import generate_shapes
-from tests.tools.checks.findings import levels
-from tests.tools.command import ROOT, TINY_CONFIG, TOOLS
+from tests.tools.checks.findings import levels, only
+from tests.tools.command import ROOT, TOOLS
 
 sys.path.insert(0, str(TOOLS))  # as for a script there
 
@@ -20,124 +20,92 @@ from checks import data, ranks
 from checks.report import FAIL, PASS, WARN
 
 CONFIG = ROOT / 'configs' / 'megdet' / 'shapes_r18_fpn.py'
-IMAGES = 24
-
-
-@pytest.fixture(scope='module')
-def shapes(tmp_path_factory):
-    """The generated data set, not to be changed."""
-    root = tmp_path_factory.mktemp('shapes')
-    generate_shapes(root, train=IMAGES, val=4, size=(128, 128))
-    return root
 
 
 @pytest.fixture
-def cfg(shapes, tmp_path, monkeypatch):
-    """The demo's config, with a folder of links to its training images."""
-    monkeypatch.setenv('SHAPES_ROOT', str(shapes))
+def cfg(tmp_path, monkeypatch):
+    """The demo's config, without validation and test."""
+    generate_shapes(tmp_path, train=24, val=1, size=(128, 128))
+    monkeypatch.setenv('SHAPES_ROOT', str(tmp_path))
     cfg = Config.fromfile(CONFIG)
-    for path in (shapes / 'images' / 'train').iterdir():
-        (tmp_path / path.name).symlink_to(path)
-    cfg.train_dataloader.dataset.data_prefix.img = f'{tmp_path}/'
+    for role in ('val', 'test'):
+        cfg[f'{role}_dataloader'] = cfg[f'{role}_evaluator'] = None
     return cfg
 
 
 def images_of(cfg, most=None, decode=False):
-    """The lines on the training images."""
-    cfg.val_dataloader = cfg.test_dataloader = None
-    cfg.val_evaluator = cfg.test_evaluator = None
     return list(data.check_images(judge(cfg), most, decode))
 
 
 def test_images(cfg, tmp_path):
-    names = sorted(path.name for path in tmp_path.iterdir())
-    whole = (tmp_path / names[0]).read_bytes()
-    for name in names[:4]:
-        (tmp_path / name).unlink()
-    (tmp_path / names[1]).write_bytes(whole[: len(whole) // 2])
-    (tmp_path / names[2]).write_bytes(b'')
-    Image.new('RGB', (128, 64)).save(tmp_path / names[3])
-    for decode in (False, True):
-        texts = [f.text for f in images_of(cfg, decode=decode)]
-        assert texts[0].startswith(
-            f'1 of {IMAGES} are not there: {names[0]} (id'
-        )
-        assert texts[1].startswith(f'2 of {IMAGES} cannot be read: ')
-        assert f'{names[1]} (id 1): cut off, after ' in texts[1]
-        assert texts[2].endswith('128x64, not 128x128')
-        assert len(texts) == 3
-    # Six, spread evenly: 0, 4, 8...
-    texts = [f.text for f in images_of(cfg, most=6)]
-    assert texts == [texts[0]]
-    assert texts[0].startswith('1 of 6 are not there')
-
-
-@pytest.mark.parametrize('kind', ['JPEG', 'PNG', 'TIFF'])
-def test_an_image_that_exif_turns(cfg, tmp_path, kind):
-    """The pipeline's own option counts."""
+    paths = sorted((tmp_path / 'images' / 'train').iterdir())
+    names = [path.name for path in paths]
+    paths[0].unlink()
+    paths[1].write_bytes(paths[1].read_bytes()[:2000])
+    paths[2].write_bytes(b'')
+    Image.new('RGB', (128, 64)).save(paths[3])
     exif = Image.Exif()
     exif[0x0112] = 6
-    path = tmp_path / '000000.png'
-    path.unlink()
-    Image.new('RGB', (128, 40), 'gray').save(path, kind, exif=exif)
-    (finding,) = images_of(cfg)
-    assert finding.level == FAIL
-    assert '40x128, not 128x128' in finding.text
-    if kind == 'TIFF':  # OpenCV turns it whatever it is told
-        return
-    loading = cfg.train_dataloader.dataset.pipeline[0]
-    loading.color_type = 'color_ignore_orientation'
-    (finding,) = images_of(cfg)
-    assert '128x40, not 128x128' in finding.text
-
-
-def test_a_square_image_that_exif_turns(cfg, tmp_path):
-    exif = Image.Exif()
-    exif[0x0112] = 6
-    path = tmp_path / '000000.png'
-    whole = Image.open(path).convert('RGB')
-    path.unlink()
-    whole.save(path, exif=exif)
-    findings = images_of(cfg)
-    assert levels(findings) == [WARN, PASS]
-    assert '1 of 24 are turned by an EXIF orientation' in findings[0].text
-
-
-def test_images_that_the_data_set_leaves_out(cfg, tmp_path):
-    """What training does not load need not be there."""
-    (tmp_path / '000009.png').unlink()
-    assert levels(images_of(cfg)) == [FAIL]
-    cfg.train_dataloader.dataset.indices = 9
-    assert levels(images_of(cfg)) == [PASS]
-
-
-def test_no_folder_and_a_loader_of_the_users_own(cfg):
-    cfg.train_dataloader.dataset.data_prefix.img = '/no/such'
-    (finding,) = images_of(cfg)
-    assert finding.text == 'there is no folder /no/such'
-    cfg.train_dataloader.dataset.data_prefix.img = '/'
-    cfg.train_dataloader.dataset.pipeline[0].type = 'LoadSomehow'
-    (finding,) = images_of(cfg)
-    assert finding.level == WARN
-    assert 'no LoadImageFromFile' in finding.text
-
-
-def test_data_sets_of_another_kind():
-    tiny = Config.fromfile(TINY_CONFIG)
-    findings = list(data.check_annotations(tiny, judge(tiny)))
-    assert levels(findings) == [WARN]
-    assert 'TinyImages with ann_file=None is not checked' in findings[0].text
-    assert findings[0].check == 'data set (train, val, test)'
-
-
-def test_files_that_ranks_compare(cfg, shapes):
-    """As tools/dist_doctor.py does: by their content."""
-    before = ranks.annotation_files(cfg)
-    assert [path.rpartition('_')[2] for path in before] == [
-        'train.json',
-        'val.json',
+    Image.new('RGB', (128, 40), 'gray').save(paths[4], exif=exif)
+    with Image.open(paths[5]) as image:
+        image.copy().save(paths[5], exif=exif)
+    expected = [
+        f'1 of 24 are not there: {names[0]} (id 0)',
+        f'2 of 24 cannot be read: {names[1]} (id 1): cut off, after 2000 byte',
+        f'2 of 24 differ in size from the annotation file: {names[3]} (id 3): '
+        f'128x64, not 128x128, {names[4]} (id 4): 40x128, not 128x128',
+        '1 of 24 are turned by an EXIF orientation that leaves their size: '
+        f'{names[5]} (id 5)',
     ]
-    size = (shapes / 'annotations' / 'instances_train.json').stat().st_size
-    assert next(iter(before.values())).startswith(f'{size} bytes, digest ')
-    cfg.train_dataloader.dataset.ann_file = '/no/such.json'
-    assert ranks.annotation_files(cfg)['/no/such.json'] == 'not there'
+    for decode in (False, True):
+        findings = images_of(cfg, decode=decode)
+        assert levels(findings) == [FAIL, FAIL, FAIL, WARN]
+        for finding, text in zip(findings, expected, strict=True):
+            assert finding.text.startswith(text)
+    # The pipeline's own option counts.
+    dataset = cfg.train_dataloader.dataset
+    dataset.pipeline[0].color_type = 'color_ignore_orientation'
+    findings = images_of(cfg)
+    assert levels(findings) == [FAIL] * 3
+    assert findings[2].text.endswith(f'{names[4]} (id 4): 128x40, not 128x128')
+    # Six, spread evenly: 0, 4, 8...
+    texts = [f.text.partition(':')[0] for f in images_of(cfg, most=6)]
+    assert texts == [
+        '1 of 6 are not there',
+        '1 of 6 differ in size from the annotation file',
+    ]
+
+
+def test_what_is_not_loaded(cfg, tmp_path):
+    (tmp_path / 'images' / 'train' / '000009.png').unlink()
+    dataset = cfg.train_dataloader.dataset
+    assert levels(images_of(cfg)) == [FAIL]
+    dataset.indices = 9
+    assert levels(images_of(cfg)) == [PASS]
+    dataset.data_root = ''
+    dataset.ann_file = f'{tmp_path}/{dataset.ann_file}'
+    dataset.data_prefix.img = '/no/such'
+    assert only(images_of(cfg), FAIL).text == 'there is no folder /no/such'
+    dataset.data_prefix.img = 's3://images'
+    assert 'not on a disk' in only(images_of(cfg), WARN).text
+    dataset.pipeline[0].type = 'LoadSomehow'
+    assert 'no LoadImageFromFile' in only(images_of(cfg), WARN).text
+
+
+def test_images_that_only_a_test_lacks(cfg):
+    cfg.train_dataloader.dataset.data_prefix.img = '/no/such'
+    cfg.test_dataloader, cfg.train_dataloader = cfg.train_dataloader, None
+    assert levels(images_of(cfg)) == [WARN]
+
+
+def test_files_that_ranks_compare(cfg, tmp_path):
+    """As tools/dist_doctor.py does: by their content."""
+    path = tmp_path / 'annotations' / 'instances_train.json'
+    text = path.read_text()
+    before = ranks.annotation_files(cfg)
+    assert list(before) == [str(path)]
+    assert before[str(path)].startswith(f'{len(text)} bytes, digest ')
+    path.write_text(text.replace('"id":0', '"id":9', 1))
+    assert ranks.annotation_files(cfg) != before
+    path.unlink()
+    assert ranks.annotation_files(cfg) == {str(path): 'not there'}

@@ -1,8 +1,9 @@
 # Copyright (c) mmdet_megdet contributors. All rights reserved.
+"""The doctor's lines on a config's model and batch plan."""
+
 from __future__ import annotations
 
 import sys
-from functools import partial
 
 import pytest
 from mmengine.config import Config
@@ -20,20 +21,15 @@ from checks import model, plan
 from checks.report import FAIL, PASS, WARN
 
 
-class Net(nn.Sequential):
-    def __init__(self):
-        super().__init__()
-        self.stem = MegDetSyncBN(4)
-        self.block = nn.Sequential(MegDetSyncBN(8), nn.BatchNorm2d(4))
-
-
 def test_batch_norm():
-    net = Net()
+    net = nn.Sequential(
+        MegDetSyncBN(4), nn.Sequential(MegDetSyncBN(8), nn.BatchNorm2d(4))
+    )
     assert [f.text for f in model.check_batch_norm(net)] == [
         '2 layers synchronise',
-        '1 layers are another BatchNorm and do not synchronise: block.1',
+        '1 layers are another BatchNorm and do not synchronise: 1.1',
     ]
-    net.stem.eval()
+    net[0].eval()
     finding = only(model.check_batch_norm(net), WARN)
     assert '1 of 2 MegDetSyncBN layers are in eval mode' in finding.text
     net.eval()
@@ -53,81 +49,67 @@ def test_layers_that_the_wrapper_converts(convert, sizes):
     assert bn_sizes(model.build_model(cfg)) == sizes
 
 
-def test_weights(tmp_path):
-    here = tmp_path / 'net.pth'
-    here.touch()
+def test_weights():
     missing = dict(type='Pretrained', checkpoint='/no/such.pth')
     address = dict(type='Pretrained', checkpoint='torchvision://resnet50')
+    head = dict(init_cfg=address, pretrained=__file__)
     cfg = Config(
-        dict(
-            model=dict(neck=[missing], head=dict(init_cfg=address)),
-            load_from='/nor/this.pth',
-        )
+        dict(model=dict(neck=[missing], head=head), load_from='/nor/this.pth')
     )
     assert [f.text for f in model.check_weights(cfg)] == [
         'there is no file /no/such.pth',
         'there is no file /nor/this.pth',
     ]
-    cfg = Config(dict(load_from=str(here)))
-    assert not list(model.check_weights(cfg))
 
 
 def test_classes_of_the_heads():
-    cfg = Config(
-        dict(model=dict(a=dict(num_classes=5), b=[dict(num_classes=5)]))
-    )
-    assert levels(model.check_classes(cfg, tuple('abcde'))) == [PASS]
-    assert levels(model.check_classes(cfg, tuple('abc'))) == [FAIL]
-    cfg.model.a.num_classes = 3
-    assert levels(model.check_classes(cfg, tuple('abc'))) == [WARN]
+    for first, level in ((3, PASS), (5, WARN)):
+        heads = dict(a=dict(num_classes=first), b=[dict(num_classes=3)])
+        cfg = Config(dict(model=heads))
+        assert levels(model.check_classes(cfg, tuple('abc'))) == [level]
+    assert levels(model.check_classes(cfg, tuple('abcd'))) == [FAIL]
 
 
-@pytest.fixture
-def cfg():
-    """Of mmdet's batches by orientation, under a stock loop."""
+UPDATES = dict(train_cfg__type='UpdateTrainLoop')
+CUT = dict(train_dataloader__num_batch_per_epoch=16)
+
+
+@pytest.mark.parametrize(
+    ('gpus', 'epoch', 'settings', 'level', 'words'),
+    [
+        (8, (1300, True), {}, PASS, 'accumulation: 8 micro-steps'),
+        (8, (1300, True), {}, PASS, 'epoch: 40 micro-batches'),
+        (8, (1280, True), {}, FAIL, 'then leaves out one full batch'),
+        (8, (1280, True), {}, FAIL, "Set train_cfg.type='UpdateTrainLoop'"),
+        (1, (1280, True), {}, PASS, 'epoch: 320 micro-batches'),
+        (8, (1280, False), {}, PASS, 'epoch: 40 micro-batches'),
+        # DefaultSampler repeats images: four for each GPU, and none to spare.
+        (8, (25, False), {}, PASS, 'epoch: 1 micro-batches'),
+        (8, (24, False), {}, FAIL, 'fewer than the 32 of a batch'),
+        (6, None, {}, FAIL, '6 GPU(s) x 4'),
+        (6, None, {}, FAIL, 'What would run'),
+        (0, None, {}, WARN, 'not checked: this machine has no GPU'),
+        (8, (500, False), CUT, FAIL, 'fewer than the 512 of num_batch_per_'),
+        (8, (1300, False), CUT, PASS, 'epoch: 16 micro-batches'),
+        (8, (1300, True), UPDATES, PASS, 'epoch: 5 updates, 20 images over'),
+        (8, (255, True), UPDATES, FAIL, 'fewer than the 256 of an update'),
+        (8, (1300, False), CUT | UPDATES, FAIL, 'BatchSampler refuses it'),
+    ],
+)
+def test_batch_plan(gpus, epoch, settings, level, words):
+    """Of mmdet's batches by orientation, under a stock loop or ours."""
     sampler = dict(type='AspectRatioBatchSampler', drop_last=True)
-    return Config(
+    cfg = Config(
         dict(
             train_dataloader=dict(batch_size=4, batch_sampler=sampler),
             train_cfg=dict(max_epochs=1),
             default_hooks=dict(total=dict(type='TotalBatchHook')),
         )
     )
-
-
-def test_batch_plan_of_a_stock_loop(cfg):
-    check = partial(plan.check_plan, cfg, Net())
-    (finding,) = check(8, Epoch(1300, True))
-    assert (finding.level, finding.check) == (PASS, 'batch plan')
-    assert 'accumulation: 8 micro-steps' in finding.text
-    assert 'epoch: 40 micro-batches' in finding.text
-    finding = only(check(8, Epoch(1280, True)), FAIL)
-    assert 'drop_last=True) then leaves out one full batch' in finding.text
-    assert finding.remedy.startswith("Set train_cfg.type='UpdateTrainLoop'")
-    assert levels(check(1, Epoch(1280, True))) == [PASS]
-    assert levels(check(8, Epoch(1280, False))) == [PASS]
-    # DefaultSampler repeats images: four for each GPU, and none to spare.
-    assert levels(check(8, Epoch(25, False))) == [PASS]
-    finding = only(check(8, Epoch(24, False)), FAIL)
-    assert finding.text.endswith('fewer than the 32 of a batch')
-    finding = only(check(6, None), FAIL)
-    assert '6 GPU(s) x 4' in finding.text
-    assert finding.remedy.startswith('What would run')
-    assert levels(check(0, None)) == [WARN]
-    cfg.train_dataloader.num_batch_per_epoch = 16
-    finding = only(check(8, Epoch(500, False)), FAIL)
-    assert finding.text.endswith('fewer than the 512 of num_batch_per_epoch')
-    (finding,) = check(8, Epoch(1300, False))
-    assert 'epoch: 16 micro-batches' in finding.text
-
-
-def test_batch_plan_of_the_update_loop(cfg):
-    check = partial(plan.check_plan, cfg, Net())
-    cfg.train_cfg.type = 'UpdateTrainLoop'
-    (finding,) = check(8, Epoch(1300, True))
-    assert 'epoch: 5 updates, 20 images over' in finding.text
-    finding = only(check(8, Epoch(255, True)), FAIL)
-    assert finding.text.endswith('fewer than the 256 of an update')
-    cfg.train_dataloader.num_batch_per_epoch = 16
-    finding = only(check(8, Epoch(1300, False)), FAIL)
-    assert 'UpdateBatchSampler refuses it' in finding.text
+    cfg.merge_from_dict({k.replace('__', '.'): v for k, v in settings.items()})
+    epoch = epoch and Epoch(*epoch)
+    findings = list(plan.check_plan(cfg, MegDetSyncBN(4), gpus, epoch))
+    assert words in '. '.join(only(findings, level)[1:])
+    # Besides, the plan itself.
+    assert {f.level for f in findings} <= {level, PASS}
+    assert {f.check for f in findings} == {'batch plan'}
