@@ -23,23 +23,16 @@ PAGES = sorted(
 
 
 class Block(NamedTuple):
-    """A fenced block, and the HTML comment right above it."""
+    """A fenced block, or a command of one, and the comments that go with it.
+
+    A block has the HTML comment right above it; a command has its block's, the
+    one behind it, and those on the lines above it up to an empty line.
+    """
 
     place: str
     language: str
     mark: str
     text: str
-
-
-class Command(NamedTuple):
-    """A command on one line, and the comments of its block, above and behind.
-
-    Comments on lines above it belong to it, up to an empty line.
-    """
-
-    place: str
-    text: str
-    mark: str
 
 
 @cache
@@ -57,13 +50,13 @@ def blocks(page: Path) -> Iterator[Block]:
             yield Block(place, token.info, mark, token.content)
 
 
-def commands(block: Block) -> Iterator[Command]:
+def commands(block: Block) -> Iterator[Block]:
     mark = block.mark
     for line in block.text.replace('\\\n', ' ').splitlines():
         code, _, comment = f' {line}'.partition(' #')
         mark += f' {comment.strip()}'
         if code.split():
-            yield Command(block.place, ' '.join(code.split()), mark)
+            yield block._replace(text=' '.join(code.split()), mark=mark)
         if code.split() or not line.strip():
             mark = block.mark
 

@@ -36,10 +36,6 @@ TESTS = ''.join(
     for path in (ROOT / 'tests').rglob('*.py')
     if path != Path(__file__)
 )
-SOURCES = ''.join(
-    (ROOT / path).read_text()
-    for path in ('tools/train.py', 'tools/test.py', 'mmdet_megdet/cli.py')
-)
 
 
 def is_run(text: str) -> bool:
@@ -75,7 +71,7 @@ def test_tools_take_these_options(text, monkeypatch):
     assert tool.exists()
     if tool.suffix == '.sh':
         for option in re.findall(r' (--\S+)', words):
-            assert f"'{option}'" in SOURCES
+            assert f"'{option}'" in (ROOT / 'tools/train.py').read_text()
     elif words:
 
         def parse(parser, *given, real=argparse.ArgumentParser.parse_args):
