@@ -72,7 +72,7 @@ class SetupCheckHook(Hook):
     priority = 'HIGH'
 
     def before_run(self, runner: Runner) -> None:
-        """Check; a collective."""
+        """Check the set-up of all ranks; a collective."""
         check_setup(runner)
 
 
@@ -204,7 +204,7 @@ def _iterations_per_update(runner: Runner, wrapper: OptimWrapper) -> int:
 
 
 def check_end(loader: DataLoader, kind: str) -> None:
-    """Refuse a loader that does not stop, for a loop that waits for it."""
+    """Refuse a loader without an end, if the loop waits for its end."""
     # What is iterated for an epoch: the sampler of indices where there is
     # one. (mmdet's batch samplers would keep what was not asked for to the
     # end.)

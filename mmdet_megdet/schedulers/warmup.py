@@ -25,7 +25,7 @@ _VALUES = ('start_factor', 'start_value', 'end_value')
 
 
 class WarmupParamScheduler(_ParamScheduler):
-    """What all warm-ups share; their shapes are subclasses.
+    """Base class of the warm-ups; their shapes are subclasses.
 
     Contract:
 

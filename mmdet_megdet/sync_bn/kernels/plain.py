@@ -246,7 +246,7 @@ def _gradient_sums_of_rows(
 
 
 def centre(x: Tensor, dx: Tensor, origin: Tensor) -> None:
-    """Write ``x - origin`` into ``dx`` if it can hold it."""
+    """Write ``x - origin`` into ``dx``, if its dtype can hold that."""
     if not holds_centred(dx):
         return
     blocks = Blocks(x)
