@@ -1,5 +1,5 @@
 # Copyright (c) mmdet_megdet contributors. All rights reserved.
-"""What ``tools/train.py`` and ``tools/test.py`` have in common."""
+"""The common part of ``tools/train.py`` and ``tools/test.py``."""
 
 from __future__ import annotations
 

@@ -61,7 +61,7 @@ UNFINISHED = '.shapes-unfinished'
 
 
 class SplitPaths(NamedTuple):
-    """Where a split lies: its COCO file, and the folder of its images."""
+    """The paths of a split: its COCO file, and the folder of its images."""
 
     annotations: Path
     images: Path

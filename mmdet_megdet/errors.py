@@ -1,5 +1,5 @@
 # Copyright (c) mmdet_megdet contributors. All rights reserved.
-"""What a user is told without a traceback, and the exit statuses."""
+"""Errors that a user is told without a traceback, and exit statuses."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ RANK_LOST_STATUS = 69
 
 
 class MegDetError(Exception):
-    """Something that the user can put right: value, reason and remedy.
+    """An error that the user can put right: value, reason and remedy.
 
     Every refusal of this package derives from it. The tools print it as one
     message, without a traceback, and end with status 1.
@@ -26,7 +26,7 @@ class CheckpointError(MegDetError, RuntimeError):
 
 
 class NotResumableError(CheckpointError, KeyError):
-    """What only a whole training's checkpoint holds is missing in this one.
+    """A checkpoint lacks what a training needs to resume from it.
 
     A KeyError too, which MMEngine catches where it can do without.
     """

@@ -1,5 +1,5 @@
 # Copyright (c) mmdet_megdet contributors. All rights reserved.
-"""How ranks compare what they have, and all raise the same."""
+"""Comparisons between ranks, and errors that all ranks raise alike."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def all_raise() -> Iterator[None]:
 def differences(
     by_rank: Sequence[Mapping[str, object]], most: int = 6
 ) -> str | None:
-    """Say in what ranks differ.
+    """Return how ranks differ, as text; None if they agree.
 
     Facts by name, of each rank, are compared as text. For each name that
     differs (at most ``most``) come the values and their ranks, first what most

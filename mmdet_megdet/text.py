@@ -1,5 +1,5 @@
 # Copyright (c) mmdet_megdet contributors. All rights reserved.
-"""Lists, ranks and counts as a line of text has them."""
+"""Lists, ranks and counts as text for messages."""
 
 from __future__ import annotations
 

@@ -5,9 +5,11 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Iterator
-from pathlib import Path
+from importlib.util import resolve_name
 
-PACKAGE = Path(__file__).resolve().parents[1] / 'mmdet_megdet'
+from tests.tools.command import ROOT
+
+PACKAGE = ROOT / 'mmdet_megdet'
 # From the top; a room imports from those below it.
 LEVELS = (
     {'__init__', 'demo_data'},
@@ -18,87 +20,61 @@ LEVELS = (
     {'sync_bn', 'schedulers'},
     {'recipe'},
     {'ranks'},
-    {
-        'arguments',
-        'errors',
-        'text',
-        'upstream',
-        'version',
-        'registry',
-    },
+    {'arguments', 'errors', 'text', 'upstream', 'version', 'registry'},
 )
-# Importing room and module, for what is no offer to everybody.
-PAST_INIT: set[tuple[str, str]] = set()
+# What rooms that others may use by themselves import of OpenMMLab.
+ALONE = {
+    'sync_bn': {'mmengine.registry'},
+    'recipe': set(),
+    # Inside a function, to look a data set's class up.
+    'annotations': {'mmengine.registry', 'mmdet.datasets'},
+    'text': set(),
+    'errors': set(),
+}
 
 
-def imports() -> Iterator[tuple[str, str, tuple[str, ...]]]:
-    """File, importing room and imported module, from one room to another."""
-    for path in sorted(PACKAGE.rglob('*.py')):
-        parts = path.relative_to(PACKAGE).with_suffix('').parts
-        if '.mim' in parts:
-            continue
+def imports() -> Iterator[tuple[str, str]]:
+    """Yield importing room and imported module, absolute, for all imports."""
+    for path in PACKAGE.rglob('*.py'):
+        package = '.'.join(path.relative_to(ROOT).parent.parts)
+        room = path.relative_to(PACKAGE).with_suffix('').parts[0]
         for node in ast.walk(ast.parse(path.read_text())):
-            if not isinstance(node, ast.ImportFrom):
-                continue
-            if node.level:
-                base = parts[: len(parts) - node.level]
-            elif (node.module or '').startswith('mmdet_megdet'):
-                base = ()
-            else:
-                continue
-            inner = (node.module or '').removeprefix('mmdet_megdet')
-            module = (*base, *filter(None, inner.split('.')))
-            for alias in node.names:
-                target = module or (alias.name,)
-                if target[0] != parts[0]:
-                    yield '/'.join(parts), parts[0], target
+            if isinstance(node, ast.Import):
+                yield from ((room, alias.name) for alias in node.names)
+            elif isinstance(node, ast.ImportFrom):
+                relative = '.' * node.level + (node.module or '')
+                module = resolve_name(relative, package)
+                if module == 'mmdet_megdet':
+                    for alias in node.names:
+                        yield room, f'{module}.{alias.name}'
+                else:
+                    yield room, module
 
 
-def level(room: str) -> int:
-    (found,) = (i for i, rooms in enumerate(LEVELS) if room in rooms)
-    return found
+def levels() -> Iterator[tuple[int, int, str]]:
+    """Yield importing and imported level, and the module, between rooms."""
+    level = {room: i for i, rooms in enumerate(LEVELS) for room in rooms}
+    for room, module in imports():
+        library, *inner = module.split('.')
+        if library == 'mmdet_megdet' and inner[0] != room:
+            yield level[room], level[inner[0]], module
 
 
 def test_every_room_has_a_level():
-    rooms = {p.stem for p in PACKAGE.iterdir() if p.suffix == '.py'}
+    rooms = {p.stem for p in PACKAGE.glob('*.py')}
     rooms |= {p.parent.name for p in PACKAGE.glob('*/__init__.py')}
     assert rooms == set().union(*LEVELS)
 
 
-def test_imports_run_downwards():
-    found = list(imports())
+def test_imports_run_downwards_and_not_past_an_init():
+    found = list(levels())
     assert len(found) > 50
-    up = [(f, t[0]) for f, room, t in found if level(t[0]) <= level(room)]
-    assert up == []
-
-
-def test_nobody_reaches_past_an_init():
-    past = {
-        (room, '.'.join(target))
-        for _, room, target in imports()
-        if len(target) > 1 and target[0] != 'upstream'
-    }
-    assert past == PAST_INIT
+    assert [x for x in found if x[1] <= x[0]] == []
+    past = {module for *_, module in found if module.count('.') > 1}
+    assert {m for m in past if 'upstream' not in m} == set()
 
 
 def test_the_layer_and_the_arithmetic_stand_alone():
-    """Of MMEngine, `sync_bn` uses the registry alone; `recipe` nothing."""
-    allowed = {
-        'sync_bn': {'mmengine.registry'},
-        'recipe': set(),
-        # Inside a function, to look a data set's class up.
-        'annotations': {'mmengine.registry', 'mmdet.datasets'},
-        'text.py': set(),
-        'errors.py': set(),
-    }
-    for room, names in allowed.items():
-        root = PACKAGE / room
-        for path in [root] if root.is_file() else root.rglob('*.py'):
-            for node in ast.walk(ast.parse(path.read_text())):
-                module = ''
-                if isinstance(node, ast.ImportFrom) and not node.level:
-                    module = node.module
-                elif isinstance(node, ast.Import):
-                    module = node.names[0].name
-                if module.split('.')[0] in ('mmengine', 'mmdet', 'mmcv'):
-                    assert module in names, path
+    for room, module in imports():
+        if module.split('.')[0] in ('mmengine', 'mmdet', 'mmcv'):
+            assert module in ALONE.get(room, {module}), room

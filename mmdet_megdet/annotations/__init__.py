@@ -1,5 +1,5 @@
 # Copyright (c) mmdet_megdet contributors. All rights reserved.
-"""What training and evaluation make of annotation files in COCO's format.
+"""Checks of annotation files in COCO's format, before training or testing.
 
 One judge for the doctor, for the tools and for DataCheckHook. It needs neither
 torch nor mmdet; of a data set's type it asks MMEngine's registry.

@@ -1,5 +1,5 @@
 # Copyright (c) mmdet_megdet contributors. All rights reserved.
-"""What one annotation file means to one data set, or to one evaluation."""
+"""Checks of one annotation file for one data set, or one evaluation."""
 
 from __future__ import annotations
 
@@ -91,7 +91,7 @@ def used_images(table: Table, found: Instances, use: Use) -> np.ndarray:
 
 
 def check_file(table: Table) -> Iterator[Verdict]:
-    """Yield what is wrong with a file, whatever the classes."""
+    """Yield verdicts on a file that hold whatever the classes are."""
     parts: tuple[tuple[str, np.ndarray, Level], ...] = (
         ('images', table.image_ids, 'misleading'),
         ('annotations', table.ids, 'broken'),
@@ -116,7 +116,7 @@ def check_file(table: Table) -> Iterator[Verdict]:
 def check_labels(
     path: str, names: Sequence[str], wanted: Sequence[str], whose: str
 ) -> Iterator[Verdict]:
-    """Yield that a file's labels mean something else than they should."""
+    """Yield a verdict if a file's labels mean other classes than wanted."""
     differing = [
         f'label {i} is {ours!r} in the file and {theirs!r} in {whose}'
         for i, (ours, theirs) in enumerate(zip_longest(names, wanted))
@@ -189,7 +189,7 @@ def check_annotations(
 def check_evaluation(
     table: Table, classes: tuple[str, ...], with_masks: bool
 ) -> Iterator[Verdict]:
-    """Yield what would stop CocoMetric, after an epoch."""
+    """Yield verdicts on what would stop CocoMetric after an epoch."""
     instances = instances_of(table, classes)
     seen = (instances.label >= 0) & (table.image_places >= 0)
     rows: list[_Row] = [

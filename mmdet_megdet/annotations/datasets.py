@@ -1,5 +1,5 @@
 # Copyright (c) mmdet_megdet contributors. All rights reserved.
-"""Which annotation files a config reads, and what for."""
+"""Find which annotation files a config reads, and for which purpose."""
 
 from __future__ import annotations
 

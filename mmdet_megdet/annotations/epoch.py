@@ -17,7 +17,7 @@ class Epoch(NamedTuple):
 
 
 def training_epoch(cfg: Any, judgement: Judgement) -> Epoch | None:
-    """Return what an epoch of a config sees, where its files tell."""
+    """Return the images of a config's training epoch, if its files tell."""
     portraits = {
         id(one.use.config): (one.sizes[:, 0] < one.sizes[:, 1]).tolist()
         for one in judgement.data_sets

@@ -1,5 +1,5 @@
 # Copyright (c) mmdet_megdet contributors. All rights reserved.
-"""All annotation files of a config, each read once, and held together."""
+"""All annotation files of a config, each read once, and compared."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from .verdict import Level, Verdict
 
 
 class Judged(NamedTuple):
-    """A data set, as its file says."""
+    """A data set, and what its annotation file says."""
 
     use: Use
     # Of the images that it keeps:

@@ -1,5 +1,5 @@
 # Copyright (c) mmdet_megdet contributors. All rights reserved.
-"""What is said of an annotation file."""
+"""The verdict on an annotation file."""
 
 from __future__ import annotations
 

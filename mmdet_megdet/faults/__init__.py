@@ -1,5 +1,5 @@
 # Copyright (c) mmdet_megdet contributors. All rights reserved.
-"""What can go wrong in a long training: a file for each fault, and its hook.
+"""Faults of a long training: one file each, with the hook that handles it.
 
 Two methods of hooks are not MMEngine's own. ``on_error(runner, error)``:
 UpdateTrainLoop calls it when an exception ends training, on the rank that

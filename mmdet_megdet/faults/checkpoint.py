@@ -60,7 +60,7 @@ class AtomicCheckpointHook(CheckpointHook):
     last_ckpt: str
 
     def before_train(self, runner: Runner) -> None:
-        """Choose the writing, and clear away what a killed run left."""
+        """Make writes atomic, and remove what a killed run left unfinished."""
         out_dir = self.out_dir or runner.work_dir
         chosen = self.backend_args or self.file_client_args
         if not chosen and type(get_file_backend(out_dir)) is LocalBackend:
@@ -159,7 +159,7 @@ class AtomicLocalBackend(LocalBackend):
 
 
 def write_atomically(data: bytes, path: str | Path) -> None:
-    """Write a file that is whole from the moment it has its name.
+    """Write a file so that it has its name only once it is complete.
 
     Raises:
         CheckpointError: If the disk does not take it; nothing is left then.

@@ -1,5 +1,5 @@
 # Copyright (c) mmdet_megdet contributors. All rights reserved.
-"""Images and annotations are not what training takes them for.
+"""An image or an annotation is damaged, or is not what training expects.
 
 Either is an error that names it: :class:`DataCheckHook`.
 """
@@ -106,7 +106,7 @@ class DataCheckHook(Hook):
             )
 
     def before_train_epoch(self, runner: Runner) -> None:
-        """Check what another hook may have changed, too."""
+        """Wrap pipelines that another hook has replaced, too."""
         check_loading(runner.train_dataloader.dataset)
 
 
@@ -279,7 +279,7 @@ def mode_of(cfg: Config | dict) -> Mode:
 
 
 def is_refused(verdict: Verdict, mode: Mode) -> bool:
-    """Return whether training does not start with what was found."""
+    """Return whether a verdict stops the training from starting."""
     return verdict.level == 'broken' or (
         verdict.level == 'misleading' and mode == 'raise'
     )

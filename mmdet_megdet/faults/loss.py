@@ -82,7 +82,7 @@ class FiniteLossHook(Hook):
         self._handle: RemovableHandle | None = None
 
     def before_train(self, runner: Runner) -> None:
-        """Begin to look."""
+        """Attach the check of the losses to the model."""
         self._runner = runner
         self._device = next(runner.model.parameters()).device
         if self.on_failure == 'skip' and not isinstance(
@@ -100,17 +100,17 @@ class FiniteLossHook(Hook):
     def before_train_iter(
         self, runner: Runner, batch_idx: int, data_batch: Any = None
     ) -> None:
-        """Keep what may have to be named."""
+        """Remember the batch, which an error would name."""
         self._batch_idx, self._step, self._batch = batch_idx, 0, data_batch
 
     def before_micro_step(
         self, runner: Runner, index: int, data_batch: Any
     ) -> None:
-        """Keep what may have to be named."""
+        """Remember the batch, which an error would name."""
         self._step, self._batch = index, data_batch
 
     def after_train(self, runner: Runner, **_: Any) -> None:
-        """End."""
+        """Detach the check from the model."""
         if self._handle is not None:
             self._handle.remove()
             self._handle = None
@@ -201,7 +201,7 @@ def not_finite(losses: Mapping[str, Tensor], device: torch.device) -> Tensor:
 
 
 def describe_not_finite(losses: Mapping[str, Tensor]) -> str:
-    """Name those that are NaN or infinite; waits for the device."""
+    """Return the names of NaN or infinite losses; waits for the device."""
     values = {name: float(loss) for name, loss in losses.items()}
     values['the sum of losses'] = sum(values.values())
     texts = [

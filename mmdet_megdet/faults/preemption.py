@@ -75,7 +75,7 @@ class PreemptionHook(Hook):
                 shield_workers(loop.dataloader)
 
     def before_train(self, runner: Runner) -> None:
-        """Note SIGTERM from now on; a collective."""
+        """Catch SIGTERM from now on; a collective."""
         savers = [h for h in runner.hooks if isinstance(h, CheckpointHook)]
         if not savers:
             return
@@ -88,7 +88,7 @@ class PreemptionHook(Hook):
             self._watch.asked_to_end = self._signal.received
 
     def after_train_iter(self, runner: Runner, *_: Any, **__: Any) -> None:
-        """After an update: agree, and perhaps stop."""
+        """Agree after an update whether to stop; if so, save and stop."""
         if self._signal is None or not _updated(runner.optim_wrapper):
             return
         asked = torch.tensor(runner.rank + 1 if self._signal.received() else 0)
@@ -98,7 +98,7 @@ class PreemptionHook(Hook):
             self._stop(runner, int(asked) - 1)
 
     def after_train(self, runner: Runner, **_: Any) -> None:
-        """Give SIGTERM back."""
+        """Restore the previous handling of SIGTERM."""
         if self._signal is not None:
             self._signal.restore()
             self._signal = None
@@ -154,7 +154,7 @@ class TerminationSignal:
             os.close(end)
 
     def received(self) -> bool:
-        """Return whether it has come."""
+        """Return whether SIGTERM has come."""
         # Other signals' numbers come here too. The pipe may be empty, or
         # closed by another thread.
         with suppress(OSError):

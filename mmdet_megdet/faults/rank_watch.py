@@ -50,7 +50,7 @@ class RankWatchHook(Hook):
     watch: RankWatch | None = None
 
     def before_train(self, runner: Runner) -> None:
-        """Begin to watch; a collective."""
+        """Start the watch; a collective."""
         self._runner = runner
         self._batch = self._step = 0
         self.watch = RankWatch(
@@ -60,35 +60,35 @@ class RankWatchHook(Hook):
         self._handle = runner.model.register_forward_hook(self._forwarded)
 
     def before_train_epoch(self, runner: Runner) -> None:
-        """Note the place."""
+        """Record where this rank is."""
         self._at(f'epoch {runner.epoch + 1} (loading data)')
 
     def before_train_iter(
         self, runner: Runner, batch_idx: int, **_: Any
     ) -> None:
-        """Note the place."""
+        """Record where this rank is."""
         self._batch, self._step = batch_idx, 0
         self._in_iteration('forward')
 
     def before_micro_step(self, runner: Runner, index: int, **_: Any) -> None:
-        """Note the place."""
+        """Record where this rank is."""
         self._step = index
         self._in_iteration('forward')
 
     def after_train_iter(self, runner: Runner, **_: Any) -> None:
-        """Note the place."""
+        """Record where this rank is."""
         self._in_iteration('done, loading data')
 
     after_micro_step = after_train_iter
 
     def after_train_epoch(self, runner: Runner) -> None:
-        """Note the place."""
+        """Record where this rank is."""
         self._at(f'between epochs {runner.epoch + 1} and {runner.epoch + 2}')
 
     def before_val_iter(
         self, runner: Runner, batch_idx: int, **_: Any
     ) -> None:
-        """Note the place; behind the last batch the metrics come."""
+        """Record where this rank is; metrics come with the last batch."""
         self._at(
             f'validation after iteration {runner.iter}, batch '
             f'{batch_idx + 1} of {len(runner.val_dataloader)}'
@@ -101,7 +101,7 @@ class RankWatchHook(Hook):
             self.watch.stop()
 
     def on_error(self, runner: Runner, error: Exception) -> None:
-        """Tell where this rank fails, and because of whom."""
+        """Record where this rank failed, and which rank caused it."""
         if self.watch is not None:
             self.watch.fail(error)
 

@@ -69,7 +69,7 @@ class ReadableCheckpointHook(Hook):
     priority = 'LOWEST'
 
     def before_train(self, runner: Runner) -> None:
-        """Check what is known."""
+        """Check what a checkpoint will hold, as far as it is known."""
         dataset = runner.train_dataloader.dataset
         schedulers = runner.param_schedulers or []
         if isinstance(schedulers, dict):
@@ -84,14 +84,14 @@ class ReadableCheckpointHook(Hook):
         )
 
     def before_save_checkpoint(self, runner: Runner, checkpoint: dict) -> None:
-        """Make it readable."""
+        """Put the checkpoint's values into plain types."""
         plain = readable(checkpoint)
         checkpoint.clear()
         checkpoint.update(plain)
 
 
 def readable(value: Any, path: str = '') -> Any:
-    """Return the same in types that torch's safe loading reads.
+    """Return a value in types that torch's safe loading reads.
 
     Containers are made anew, tensors and arrays of numbers stay themselves.
 

@@ -44,7 +44,7 @@ class RestartHook(Hook):
 
     @master_only
     def before_train(self, runner: Runner) -> None:
-        """Compare with what was done before."""
+        """Log how many updates were lost since the last start."""
         self._note = Path(runner.work_dir, 'updates_done')
         now = runner.iter
         before = int(self._note.read_text()) if self._note.exists() else 0
@@ -61,7 +61,7 @@ class RestartHook(Hook):
 
     @master_only
     def after_train_iter(self, runner: Runner, *_: Any, **__: Any) -> None:
-        """Note the update."""
+        """Record the number of updates done."""
         # Replaced in one step: this process may be killed.
         new = self._note.with_name(self._note.name + '.new')
         # The Runner counts it after its hooks.
@@ -70,7 +70,7 @@ class RestartHook(Hook):
 
 
 def announce_agent() -> None:
-    """Tell the processes that this one starts that it is their agent."""
+    """Mark this process as the agent of the processes that it starts."""
     os.environ[_AGENT] = str(os.getpid())
 
 

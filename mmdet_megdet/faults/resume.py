@@ -67,7 +67,7 @@ class ResumeReportHook(Hook):
     priority = 'VERY_HIGH'
 
     def after_load_checkpoint(self, runner: Runner, checkpoint: dict) -> None:
-        """Compare, if this is a training that resumes."""
+        """Compare the config with the checkpoint's, if training resumes."""
         if not resumes(runner) or not isinstance(
             runner.optim_wrapper, OptimWrapper
         ):

@@ -69,7 +69,7 @@ class SameRunHook(Hook):
     priority = 'HIGHEST'
 
     def before_run(self, runner: Runner) -> None:
-        """Compare; a collective."""
+        """Compare versions and configs of all ranks; a collective."""
         check_same_run(runner.cfg)
 
 

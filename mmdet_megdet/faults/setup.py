@@ -70,7 +70,7 @@ class SetupCheckHook(Hook):
     priority = 'HIGH'
 
     def before_run(self, runner: Runner) -> None:
-        """Check; a collective."""
+        """Check the set-up of all ranks; a collective."""
         check_setup(runner)
 
 
@@ -192,7 +192,7 @@ def _check_steps(runner: Runner, scheduler: Any) -> None:
 
 
 def check_end(loader: DataLoader, kind: str) -> None:
-    """Refuse a loader that does not stop, for a loop that waits for it."""
+    """Refuse a loader without an end, if the loop waits for its end."""
     # What is iterated for an epoch: the sampler of indices where there is
     # one. (mmdet's batch samplers would keep what was not asked for to the
     # end.)

@@ -1,5 +1,5 @@
 # Copyright (c) mmdet_megdet contributors. All rights reserved.
-"""Ranks tell each other where they are, by the store, without a collective.
+"""Ranks tell each other where they are, through the store, not a collective.
 
 No part of a training: tools/dist_doctor.py uses it too.
 """
@@ -116,7 +116,7 @@ class RankWatch:
         self._thread.start()
 
     def at(self, place: str) -> None:
-        """Say where this rank is now, in words; the thread passes it on."""
+        """Record where this rank is now, in words; a thread publishes it."""
         self._place = place
         self._since = time.monotonic()
         self._news.set()
@@ -128,7 +128,7 @@ class RankWatch:
             self._tell()
 
     def fail(self, error: BaseException) -> None:
-        """Say that this rank ends with an error, and because of whom."""
+        """Record that this rank fails, and which rank caused it."""
         follows = is_collective_error(error)
         line = str(error).strip().partition('\n')[0][:200]
         summary = f'{type(error).__name__}: {line}'

@@ -1,5 +1,5 @@
 # Copyright (c) mmdet_megdet contributors. All rights reserved.
-"""What TotalBatchHook's plan is made from, and what its table says."""
+"""The numbers behind TotalBatchHook's plan, and the table that it logs."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from .sync_bn_group import SyncBNGroupHook
 def agreed_facts(
     runner: Runner, loader: DataLoader, total_batch_size: int
 ) -> dict[str, Any]:
-    """Return what a plan is made from, the same on every rank; a collective.
+    """Return the numbers for a plan, the same on every rank; a collective.
 
     'BN sizes' are the different ones of the layers, empty where no layer
     synchronises; 'accumulative_counts' is the config's own, None without.

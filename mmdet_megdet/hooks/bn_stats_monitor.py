@@ -1,5 +1,5 @@
 # Copyright (c) mmdet_megdet contributors. All rights reserved.
-"""BatchNorm in the Runner, watched while it trains."""
+"""The hook that monitors BatchNorm while a model trains."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ _CURVES = ('between_share', 'mean_drift', 'dead_channels', 'running_var_max')
 
 
 class BNStatsError(MegDetError, RuntimeError):
-    """What ``BNStatsMonitorHook(on_failure='raise')`` stops training with.
+    """The error with which ``on_failure='raise'`` stops training.
 
     Attributes:
         findings (list[Finding]): The errors found.
@@ -134,7 +134,7 @@ class BNStatsMonitorHook(Hook):
         self._logged: set[tuple] = set()
 
     def before_train(self, runner: Runner) -> None:
-        """Find the layers, which have to be alike on all ranks."""
+        """Find the BatchNorm layers, which must be alike on all ranks."""
         monitors = [h for h in runner.hooks if isinstance(h, type(self))]
         if len(monitors) > 1:
             raise ConfigError(
@@ -159,7 +159,7 @@ class BNStatsMonitorHook(Hook):
     def before_train_iter(
         self, runner: Runner, *args: Any, **kwargs: Any
     ) -> None:
-        """Begin to listen, if the iteration's turn has come."""
+        """Attach the probe, if this iteration is to be measured."""
         due = self._first or (runner.iter + 1) % self.interval == 0
         if self._probe is not None and due:
             self._listening = self._probe
@@ -168,7 +168,7 @@ class BNStatsMonitorHook(Hook):
     def after_train_iter(
         self, runner: Runner, *args: Any, **kwargs: Any
     ) -> None:
-        """Stop listening, exchange the numbers, and judge."""
+        """Detach the probe, exchange the numbers, and check them."""
         probe, self._listening = self._listening, None
         if probe is None:
             return

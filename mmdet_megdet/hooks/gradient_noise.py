@@ -99,7 +99,7 @@ class GradientNoiseHook(Hook):
         self._listening: GradientMeter | None = None
 
     def after_load_checkpoint(self, runner: Runner, checkpoint: dict) -> None:
-        """Note the measurements so far."""
+        """Keep the checkpoint's measurements."""
         self._saved = checkpoint.get(_KEY)
 
     def before_train(self, runner: Runner) -> None:
@@ -118,7 +118,7 @@ class GradientNoiseHook(Hook):
     def before_train_iter(
         self, runner: Runner, *args: Any, **kwargs: Any
     ) -> None:
-        """Begin to listen, if the update's turn has come."""
+        """Attach the meter, if this update is to be measured."""
         self.latest = None
         if self._meter is None:
             # Not earlier: only now the layers are in the mode they train in.
@@ -130,14 +130,14 @@ class GradientNoiseHook(Hook):
     def before_micro_step(
         self, runner: Runner, *args: Any, **kwargs: Any
     ) -> None:
-        """Begin a micro-step."""
+        """Tell the meter that a micro-step begins."""
         if self._listening is not None:
             self._listening.begin_micro_step()
 
     def after_train_iter(
         self, runner: Runner, *args: Any, **kwargs: Any
     ) -> None:
-        """Stop listening, and take the measurement; a collective."""
+        """Detach the meter, and take the measurement; a collective."""
         meter = self._listening
         if meter is None:
             return
@@ -191,7 +191,7 @@ class GradientNoiseHook(Hook):
         checkpoint[_KEY] = dict(measurements=self._running.state_dict())
 
     def on_error(self, runner: Runner, error: Exception) -> None:
-        """Let go of the model."""
+        """Detach the meter from the model."""
         self._stop()
 
     def _stop(self) -> None:

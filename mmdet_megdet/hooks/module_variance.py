@@ -101,7 +101,7 @@ class ModuleVarianceHook(Hook):
         self._attached = ExitStack()
 
     def after_load_checkpoint(self, runner: Runner, checkpoint: dict) -> None:
-        """Note the factors so far."""
+        """Keep the checkpoint's factors."""
         self._saved = checkpoint.get(_KEY)
 
     def before_train(self, runner: Runner) -> None:
@@ -165,11 +165,11 @@ class ModuleVarianceHook(Hook):
         checkpoint[_KEY] = dict(factors=dict(self.factors))
 
     def after_train(self, runner: Runner) -> None:
-        """Let go of the optimizer."""
+        """Restore the optimizer's own step."""
         self._attached.close()
 
     def on_error(self, runner: Runner, error: Exception) -> None:
-        """Let go of the optimizer."""
+        """Restore the optimizer's own step."""
         self._attached.close()
 
     def _scaled(self, runner: Runner, step: Callable) -> Callable:

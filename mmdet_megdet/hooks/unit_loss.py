@@ -21,7 +21,7 @@ from ..sync_bn import bn_group, bn_sizes
 
 @HOOKS.register_module()
 class UnitLossHook(Hook):
-    """Normalise an anchor head's losses over a BN unit, as on any hardware.
+    """Normalise an anchor head's losses over a BN unit, alike on any hardware.
 
     mmdet's anchor heads (RetinaNet's, the region proposal network's) divide
     the sum of a loss over a rank's images by that rank's count of positive or

@@ -1,5 +1,5 @@
 # Copyright (c) mmdet_megdet contributors. All rights reserved.
-"""What BNStatsMonitorHook measures and says.
+"""The measurements and checks of BNStatsMonitorHook.
 
 An iteration goes through it so: :mod:`.probe` listens to the layers,
 :mod:`.exchange` gathers what all ranks heard, :mod:`.checks` finds what is

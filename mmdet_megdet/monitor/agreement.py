@@ -1,5 +1,5 @@
 # Copyright (c) mmdet_megdet contributors. All rights reserved.
-"""Checks of what the ranks have in common; each needs several."""
+"""Checks that compare ranks; each needs several of them."""
 
 from __future__ import annotations
 

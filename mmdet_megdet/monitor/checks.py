@@ -30,7 +30,7 @@ from .table import forward_order
 def judge(
     numbers: Numbers, max_collective_share: float, max_running_var: float
 ) -> list[Finding]:
-    """Return all that is to be said of an iteration, errors first.
+    """Return the findings of all checks on an iteration, errors first.
 
     A pure function: ranks that have the same numbers come to the same
     findings.

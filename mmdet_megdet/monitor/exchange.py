@@ -1,5 +1,5 @@
 # Copyright (c) mmdet_megdet contributors. All rights reserved.
-"""What ranks tell each other of an iteration: a vector each, of one size."""
+"""The vectors of numbers that ranks exchange about an iteration."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # Copyright (c) mmdet_megdet contributors. All rights reserved.
-"""An iteration as checks see it, and how they say what they find."""
+"""An iteration's numbers for the checks, and the findings they return."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from .record import Level
 
 
 class Seen(NamedTuple):
-    """What checks look at."""
+    """The numbers of an iteration, as checks take them."""
 
     numbers: Numbers
     order: list[int]  # the layers in forward order
@@ -34,7 +34,7 @@ class Seen(NamedTuple):
 
 
 class Found(NamedTuple):
-    """What a check finds; its level, if it is not the check's usual one."""
+    """A problem that a check found; its level, if not the check's own."""
 
     layers: Sequence[int]
     message: str

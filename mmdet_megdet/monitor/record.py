@@ -17,7 +17,7 @@ LEVELS: tuple[Level, ...] = get_args(Level)
 
 
 class Finding(Struct, frozen=True):
-    """Something that a person should know, in one line.
+    """A finding of the monitor, which the user reads as one line.
 
     An error: training does not do what it should; a warning: it may not be
     what you want. Layers are in forward order, ranks those that stand out.
@@ -30,12 +30,12 @@ class Finding(Struct, frozen=True):
     message: str
 
     def key(self) -> tuple:
-        """Return what makes it another finding: not its values."""
+        """Return what identifies the finding, whatever its values."""
         return self.check, self.level, tuple(self.layers), tuple(self.ranks)
 
 
 class LayerRecord(Struct, frozen=True):
-    """A BatchNorm layer at a look; None: not known.
+    """The record of a BatchNorm layer at a look; None: not known.
 
     Numbers are of the layer's first call in the iteration, and of the rank
     where they are largest; ``calls`` counts all.
@@ -61,7 +61,7 @@ class Seconds(Struct, frozen=True):
 
 
 class Record(Struct, frozen=True):
-    """A look; layers are in the order in which rank 0 calls them."""
+    """The record of a look; layers are in the order of rank 0's calls."""
 
     iter: int
     epoch: int

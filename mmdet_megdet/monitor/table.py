@@ -1,5 +1,5 @@
 # Copyright (c) mmdet_megdet contributors. All rights reserved.
-"""An iteration as rows, as a few numbers, and as a line of text."""
+"""Return an iteration as rows, as a few numbers, and as a line of text."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from .record import LEVELS, Finding, LayerRecord
 def layer_state(
     numbers: Numbers, layer: int
 ) -> Literal['synced', 'alone', 'eval', 'uncalled']:
-    """Return what a layer did, as :class:`~.record.LayerRecord` has it."""
+    """Return a layer's state: synced, alone, eval or uncalled."""
     rows = numbers.layers[:, layer]
     if not rows['calls'].any():
         return 'uncalled'
@@ -115,7 +115,7 @@ def _mean(values: Sequence[float | None]) -> float | None:
 def summary(
     iteration: int, rows: list[LayerRecord], findings: list[Finding]
 ) -> str:
-    """Return a line that says whether it works, for the log."""
+    """Return the log's line: which layers synchronise, and the verdict."""
     states = Counter(
         f'synced over {count(row.ranks_per_group, "rank")}'
         if row.state == 'synced'

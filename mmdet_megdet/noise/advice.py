@@ -1,5 +1,5 @@
 # Copyright (c) mmdet_megdet contributors. All rights reserved.
-"""What a gradient noise scale says about batch and learning rate.
+"""The batch and learning rate that follow from a gradient noise scale.
 
 Pure arithmetic; batches and noise scales are in images. `docs/which_batch.md`
 has the derivations, the sources and the limits of each rule.

@@ -26,7 +26,7 @@ _SIZE = 1021
 
 
 class Split(NamedTuple):
-    """What of an update is independent: BN groups in micro-steps."""
+    """The independent parts of an update: BN groups in micro-steps."""
 
     micro_steps: int
     ranks: int  # in a BN group, consecutive

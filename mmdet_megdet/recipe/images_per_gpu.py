@@ -1,5 +1,5 @@
 # Copyright (c) mmdet_megdet contributors. All rights reserved.
-"""Which numbers of images per GPU a total batch can be had from."""
+"""Find images per GPU from which a total batch can be made."""
 
 from __future__ import annotations
 

@@ -83,7 +83,7 @@ class BatchSplit(NamedTuple):
     bn_size: int | None
 
     def problems(self) -> list[str]:
-        """Return why the split cannot be; nothing where it can."""
+        """Return why the numbers do not divide; an empty list if they do."""
         world_size, images, total, bn_size = self
         at_once = world_size * images
         asked = (
@@ -122,7 +122,7 @@ class PlanError(ConfigError):
         self.nearest = nearest_splits(asked)
 
     def explain(self, total_option: str = '--total-batch {}') -> str:
-        """Return the problems, and how it would run; see :meth:`remedy`."""
+        """Return the problems and the remedy as text; see :meth:`remedy`."""
         return (
             f'{"; and ".join(self.problems)}. Nothing is rounded. '
             f'{self.remedy(total_option)}'

@@ -10,7 +10,7 @@ from .plan import BatchPlan
 
 
 def plan_rows(plan: BatchPlan, images: int | None = None) -> dict[str, str]:
-    """Return what a table says of a plan, for a data set of these images."""
+    """Return a plan's rows for a table, for a data set of so many images."""
     ranks = plan.ranks_per_bn_group
     rows = {
         'GPUs': str(plan.world_size),

@@ -1,5 +1,5 @@
 # Copyright (c) mmdet_megdet contributors. All rights reserved.
-"""Today's torch under stock MMEngine: model wrapper, launching, loading."""
+"""Model wrapper, launching and safe loading for stock MMEngine."""
 
 from .config import (
     adapt_config,

@@ -1,5 +1,5 @@
 # Copyright (c) mmdet_megdet contributors. All rights reserved.
-"""What a config needs so that it runs unchanged on GPUs and on CPUs."""
+"""Adapt a config so that it runs unchanged on GPUs and on CPUs."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ _ALWAYS = dict(
 
 
 def adapt_config(cfg: Config) -> Config:
-    """Return a copy of a config with what every run of ours has.
+    """Return a copy of a config, completed for a run by this package's tools.
 
     - A stock model wrapper (none given, or MMEngine's) becomes
       :class:`MegDetDistributedDataParallel` with the same options; one of the

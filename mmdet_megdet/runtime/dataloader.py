@@ -1,5 +1,5 @@
 # Copyright (c) mmdet_megdet contributors. All rights reserved.
-"""What a dataloader says of the batch, and when its workers start."""
+"""Images per GPU and image names of a dataloader; start of its workers."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def image_names(batch: Any) -> list[str]:
 
 
 def hold_workers(runner: Runner) -> None:
-    """Let the workers of training start with its first batch, not earlier.
+    """Start the workers of the training dataloader with its first batch.
 
     What a worker is to know must be on its loader when it starts. Loops start
     theirs when they begin to iterate, ``before_train`` and all else behind

@@ -54,7 +54,7 @@ def trust_checkpoints() -> None:
 
 
 class OneCycleName:
-    """Stands for the scheduler's class, which a file could call, by name."""
+    """Stand in for OneCycleLR's class, so that a checkpoint cannot call it."""
 
 
 def named_attribute(owner: object, name: str) -> FunctionType:
@@ -100,7 +100,7 @@ def _allowed_globals() -> list:
 
 
 class LoadedCheckpoint(dict):
-    """A checkpoint (or its ``meta``) as MMEngine is handed it.
+    """A loaded checkpoint (or its ``meta``) without the config stored in it.
 
     Contract: it holds no stored config under any key that MMEngine reads one
     from; :attr:`config_text` has it, to be parsed as data. Asking for what

@@ -1,5 +1,5 @@
 # Copyright (c) mmdet_megdet contributors. All rights reserved.
-"""What a warm-up's arguments may be."""
+"""Checks of a warm-up's arguments."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def check_values(
 def check_optimizer(
     optimizer: OptimizerType, count: str, by_epoch: bool
 ) -> None:
-    """Refuse an optimizer whose ``count`` cannot be had."""
+    """Refuse an optimizer whose updates cannot be counted."""
     if count not in ('updates', 'iters') or (by_epoch and count == 'iters'):
         raise ConfigError(
             "count is 'updates' or 'iters', and with by_epoch=True is left "

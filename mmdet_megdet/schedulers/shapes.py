@@ -22,7 +22,7 @@ from .warmup import WarmupParamScheduler
 
 
 class LRWarmupMixin:
-    """Make a warm-up one of the learning rate."""
+    """Apply a warm-up to the learning rate."""
 
     def __init__(
         self,
@@ -36,7 +36,7 @@ class LRWarmupMixin:
 
 
 class MomentumWarmupMixin(MomentumSchedulerMixin):
-    """Make a warm-up one of SGD's momentum or of Adam's beta_1."""
+    """Apply a warm-up to SGD's momentum or to Adam's beta_1."""
 
     def load_state_dict(self, state_dict: dict) -> None:
         """Continue from a checkpoint, Adam's betas included."""

@@ -19,7 +19,7 @@ from .conflicts import refuse_if_written
 
 
 class WarmupParamScheduler(_ParamScheduler):
-    """What all warm-ups share; their shapes are subclasses.
+    """Base class of the warm-ups; their shapes are subclasses.
 
     Contract:
 

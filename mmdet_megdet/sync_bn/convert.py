@@ -1,5 +1,5 @@
 # Copyright (c) mmdet_megdet contributors. All rights reserved.
-"""Any model's BatchNorm to MegDetSyncBN, and back to plain BatchNorm.
+"""Convert a model's BatchNorm to MegDetSyncBN, and back.
 
 A layer is converted by giving the object another class: parameters, buffers
 and hooks stay, and an optimizer or a second parent goes on holding it.

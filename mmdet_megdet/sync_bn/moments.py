@@ -1,5 +1,5 @@
 # Copyright (c) mmdet_megdet contributors. All rights reserved.
-"""How ranks' moments combine, and what is kept of them: vectors alone."""
+"""Combine the ranks' moments, and update running statistics."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # Copyright (c) mmdet_megdet contributors. All rights reserved.
-"""What a ``MegDetSyncBN`` tells its observer about a training forward."""
+"""The data that ``MegDetSyncBN`` passes to its observer."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # Copyright (c) mmdet_megdet contributors. All rights reserved.
-"""Telling a model's layers how many ranks make a BN group."""
+"""Set how many ranks make a BN group, in all layers of a model."""
 
 from __future__ import annotations
 

@@ -66,7 +66,7 @@ class UpdateBatchSampler(Sampler):
         rank: int,
         world_size: int,
     ) -> None:
-        """Take over what the loop knows, before an epoch.
+        """Set the numbers that the loop knows, before an epoch.
 
         Raises:
             ConfigError: If the data set is smaller than an update, or the

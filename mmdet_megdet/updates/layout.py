@@ -1,5 +1,5 @@
 # Copyright (c) mmdet_megdet contributors. All rights reserved.
-"""Which images meet in which update of an epoch."""
+"""The order of an epoch: which images are in which update."""
 
 from __future__ import annotations
 

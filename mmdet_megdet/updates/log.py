@@ -1,5 +1,5 @@
 # Copyright (c) mmdet_megdet contributors. All rights reserved.
-"""What the log says of an update: its place, its losses, its waiting."""
+"""An update in the log: its place, its losses, its time for data."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def mean_outputs(outputs: list[dict[str, Any]]) -> dict[str, Any]:
 
 
 def add_data_time(runner: Runner, seconds: float) -> None:
-    """Add what IterTimerHook, which sees the first micro-batch, has not."""
+    """Add the time for later micro-batches, which IterTimerHook leaves out."""
     times = runner.message_hub.log_scalars.get('train/data_time')
     if times is not None:
         history, _ = times.data

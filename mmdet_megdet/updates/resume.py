@@ -12,7 +12,7 @@ from ..errors import ConfigError
 
 
 class UpdateNote(TypedDict):
-    """What a checkpoint of an ``UpdateTrainLoop`` says of its batch."""
+    """The batch of an ``UpdateTrainLoop``, as its checkpoints note it."""
 
     counts: str  # 'updates': what the checkpoint's iter is a number of
     total_batch_size: int

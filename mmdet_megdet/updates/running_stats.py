@@ -32,7 +32,7 @@ class RunningStatistics:
         self._counts = _Buffers(model, _COUNTS)
 
     def begin(self) -> None:
-        """Note where an update starts."""
+        """Save the statistics at the start of an update."""
         for buffers in (self._floats, self._counts):
             copy_all(buffers.start, buffers.now)
 
@@ -51,12 +51,12 @@ class RunningStatistics:
             maximum_all(self._counts.result, self._counts.now)
 
     def finish(self) -> None:
-        """Move, at the end of an update."""
+        """Set the statistics to the mean over the update's micro-steps."""
         for buffers in (self._floats, self._counts):
             copy_all(buffers.now, buffers.result)
 
     def restore(self) -> None:
-        """Go back to the update's start."""
+        """Reset the statistics to those at the update's start."""
         for buffers in (self._floats, self._counts):
             copy_all(buffers.now, buffers.start)
 

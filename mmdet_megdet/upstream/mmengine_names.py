@@ -20,7 +20,7 @@ from torch.utils.data import DataLoader
 
 
 def is_cut_to_batches(dataset: Any) -> bool:
-    """Whether ``num_batch_per_epoch`` of a dataloader cut the data set."""
+    """Return whether ``num_batch_per_epoch`` has cut a data set."""
     from mmengine.runner.runner import _SlicedDataset
 
     return isinstance(dataset, _SlicedDataset)
@@ -57,7 +57,7 @@ def endless_batches(loader: DataLoader) -> Iterator:
 def schedulers_of(
     optimizer: Optimizer | BaseOptimWrapper,
 ) -> list[_ParamScheduler]:
-    """Find the schedulers of an optimizer, of which nobody keeps a list.
+    """Return the schedulers of an optimizer, of which nobody keeps a list.
 
     The garbage collector knows all objects, a million of them in 0.2 s.
     """

@@ -87,7 +87,7 @@ def _skip_frame(code: CodeType) -> None:
 
 
 def is_low_rank(model: nn.Module) -> bool:
-    """Whether a DDP model sends its gradients through PowerSGD."""
+    """Return whether a DDP model sends its gradients through PowerSGD."""
     from torch.distributed.algorithms.ddp_comm_hooks.powerSGD_hook import (
         PowerSGDState,
     )

@@ -16,24 +16,17 @@ from markdown_it.token import Token
 from tests.tools.command import ROOT
 
 PAGES = sorted(
-    [
-        *ROOT.glob('README*.md'),
-        *(ROOT / 'docs').rglob('*.md'),
-        *(ROOT / 'configs').rglob('*.md'),
-    ]
+    page
+    for pattern in ('*.md', 'docs/**/*.md', 'configs/**/*.md')
+    for page in ROOT.glob(pattern)
 )
-_COMMENT = re.compile(r'<!-- *(.*?) *-->\s*')
-_HTML = re.compile(r'<(?:a|img)\b[^>]*?\b(?:href|src)="([^"]+)"')
 
 
 class Block(NamedTuple):
-    """A fenced block.
+    """A fenced block, or a command of one, and the comments that go with it.
 
-    Attributes:
-        place (str): File and line.
-        language (str): First word of the info string.
-        mark (str): The HTML comment right above it; empty if there is none.
-        text (str): What it holds.
+    A block has the HTML comment right above it; a command has its block's, the
+    one behind it, and those on the lines above it up to an empty line.
     """
 
     place: str
@@ -42,78 +35,51 @@ class Block(NamedTuple):
     text: str
 
 
-class Command(NamedTuple):
-    """A command of a shell block.
-
-    Attributes:
-        place (str): File and line of the block.
-        text (str): The command on one line, without comments.
-        mark (str): Comments that belong to it: the block's, those on lines
-            above it and the one behind it.
-    """
-
-    place: str
-    text: str
-    mark: str
-
-
 @cache
 def _tokens(page: Path) -> list[Token]:
     parser = MarkdownIt('commonmark').enable('table')
     return parser.parse(page.read_text())
 
 
-def blocks(page: Path) -> list[Block]:
-    """The fenced blocks of a page, in order."""
-    found = []
+def blocks(page: Path) -> Iterator[Block]:
     for above, token in pairwise(_tokens(page)):
         if token.type == 'fence':
-            comment = _COMMENT.fullmatch(above.content)
-            mark = comment.group(1) if comment else ''
+            comment = re.fullmatch(r'<!-- *(.*?) *-->\s*', above.content)
+            mark = comment[1] if comment else ''
             place = f'{page.relative_to(ROOT)}:{token.map[0] + 1}'
-            found.append(Block(place, token.info, mark, token.content))
-    return found
+            yield Block(place, token.info, mark, token.content)
 
 
-def commands(block: Block) -> list[Command]:
-    """The commands of a shell block, in order."""
-    found, comments = [], []
+def commands(block: Block) -> Iterator[Block]:
+    mark = block.mark
     for line in block.text.replace('\\\n', ' ').splitlines():
-        if not line.strip():
-            comments = []
         code, _, comment = f' {line}'.partition(' #')
-        if comment:
-            comments.append(comment.strip())
-        text = ' '.join(code.split())
-        if text:
-            mark = ' '.join([block.mark, *comments])
-            found.append(Command(block.place, text, mark))
-            comments = []
-    return found
+        mark += f' {comment.strip()}'
+        if code.split():
+            yield block._replace(text=' '.join(code.split()), mark=mark)
+        if code.split() or not line.strip():
+            mark = block.mark
 
 
 def links(page: Path) -> Iterator[str]:
-    """Targets of the links and images of a page."""
+    """Yield the targets of links and images."""
     for token in _tokens(page):
         for part in [token, *(token.children or ())]:
             yield from (
                 v for k, v in part.attrs.items() if k in ('href', 'src')
             )
             if part.type.startswith('html'):
-                yield from _HTML.findall(part.content)
+                yield from re.findall(r'<\w+\b[^>]* src="(.+?)"', part.content)
 
 
 def anchors(page: Path) -> set[str]:
-    """The anchors that GitHub gives a page's headings."""
+    """Return the anchors that GitHub gives a page's headings."""
     found: set[str] = set()
     for opened, token in pairwise(_tokens(page)):
-        if opened.type != 'heading_open':
-            continue
-        text = ''.join(part.content for part in token.children)
-        slug = re.sub(r'[^\w\- ]', '', text.lower()).replace(' ', '-')
-        number, name = 0, slug
-        while name in found:
-            number += 1
-            name = f'{slug}-{number}'
-        found.add(name)
+        if opened.type == 'heading_open':
+            text = ''.join(part.content for part in token.children)
+            slug = re.sub(r'[^\w\- ]', '', text.lower()).replace(' ', '-')
+            # A second one of the same name would be slug-1.
+            assert slug not in found, f'{page}: two headings {text!r}'
+            found.add(slug)
     return found

@@ -1,5 +1,5 @@
 # Copyright (c) mmdet_megdet contributors. All rights reserved.
-"""Own images as `docs/getting_started.md` says, mmdet's tools afterwards.
+"""Own images as the pages say: trained on, evaluated, and analysed by mmdet.
 
 All in this process, since starting one takes longer than the work.
 """
@@ -17,16 +17,13 @@ import mmengine
 import pytest
 
 from mmdet_megdet.demo_data import generate_shapes
-from tests.docs.markdown import PAGES, blocks
+from tests.docs.markdown import blocks, commands
 from tests.tools.command import ROOT
 from tools import test as test_tool
 from tools import train as train_tool
 
-pytestmark = pytest.mark.slow
-
 CONFIG = 'configs/megdet/mine.py'
 CHECKPOINT = 'work_dirs/mine/epoch_1.pth'
-ANALYSIS = Path(mmdet.__path__[0]) / '.mim' / 'tools' / 'analysis_tools'
 # Less work than the page's, and no processes for data.
 QUICK = [
     'train_cfg.max_epochs=1',
@@ -40,127 +37,80 @@ QUICK = [
 ]
 
 
-def call(main, *words: str) -> None:
-    """Runs a tool's main function, or a script, with a command line."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(sys, 'argv', ['tool', *map(str, words)])
-        if callable(main):
-            main()
-        else:
-            runpy.run_path(str(main), run_name='__main__')
-
-
-def quick(run: str) -> list[str]:
-    # Runners of one name would share a logger.
-    return ['--cfg-options', *QUICK, f'experiment_name=walkthrough_{run}']
-
-
-def own_images(folder: Path) -> None:
-    """Generated ones, which pass for cats and dogs, where the page has it."""
-    paths = generate_shapes(folder / 'shapes', train=16, val=4, size=(96, 96))
-    mine = folder / 'data' / 'mine'
-    (mine / 'annotations').mkdir(parents=True)
+def own_images(mine: Path) -> None:
+    """Lay generated images, as of cats and dogs, where the page has them."""
+    paths = generate_shapes(mine / 'shapes', train=16, val=4, size=(96, 96))
+    (mine / 'annotations').mkdir()
     for split, (source, images) in paths.items():
         content = json.loads(source.read_text())
-        kept = content['categories'][:2]
-        for category, name in zip(kept, ('cat', 'dog'), strict=True):
-            category['name'] = name
-        content['categories'] = kept
+        content['categories'] = [
+            dict(id=1, name='cat', supercategory='animal'),
+            dict(id=2, name='dog', supercategory='animal'),
+        ]
         content['annotations'] = [
-            a for a in content['annotations']
-            if a['category_id'] in {c['id'] for c in kept}
-        ]  # fmt: skip
+            a for a in content['annotations'] if a['category_id'] <= 2
+        ]
         target = mine / 'annotations' / f'{split}.json'
         target.write_text(json.dumps(content))
         (mine / split).symlink_to(images)
 
 
-@pytest.fixture(scope='module')
-def trained(tmp_path_factory):
-    """A folder with the page's config, trained for an epoch, and tested."""
-    folder = tmp_path_factory.mktemp('walkthrough')
-    shutil.copytree(ROOT / 'configs', folder / 'configs')
-    (block,) = [
+@pytest.mark.slow
+def test_own_images_and_mmdets_tools(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    shutil.copytree(ROOT / 'configs', 'configs')
+    (config,) = [
         block
-        for page in PAGES
-        for block in blocks(page)
+        for block in blocks(ROOT / 'docs' / 'getting_started.md')
         if block.mark == f'file: {CONFIG}'
     ]
-    (folder / CONFIG).write_text(block.text)
-    own_images(folder)
-    with pytest.MonkeyPatch.context() as patch:
-        patch.chdir(folder)
-        call(train_tool.main, CONFIG, *quick('train'))
-        call(
-            test_tool.main,
-            *(CONFIG, CHECKPOINT, '--out', 'results.pkl'),
-            *('--show-dir', 'images'),
-            *quick('test'),
-            'test_evaluator.outfile_prefix=predictions',
-        )
-    return folder
+    Path(CONFIG).write_text(config.text)
+    own_images(Path('data/mine').absolute())
+    # Runners of one name would share a logger.
+    quick = ['--cfg-options', *QUICK, 'experiment_name=walkthrough']
+    train_tool.main([CONFIG, *quick])
 
+    (block,) = [
+        block
+        for block in blocks(ROOT / 'docs' / 'evaluation.md')
+        if 'mim_tools' in block.text
+    ]
+    _, test, *tools = [command.text for command in commands(block)]
+    words = test.replace('CHECKPOINT', CHECKPOINT).replace('CONFIG', CONFIG)
+    test_tool.main(
+        words.split()[2:]
+        + [*QUICK, 'experiment_name=walkthrough_test']
+        + ['--show-dir', 'images']
+    )
+    for command in tools:
+        script, *arguments = [
+            word.replace('CONFIG', CONFIG)
+            .replace('ANNOTATIONS', 'data/mine/annotations/val.json')
+            .replace('$mim_tools', f'{mmdet.__path__[0]}/.mim/tools')
+            for word in command.split()[1:]
+        ]
+        monkeypatch.setattr(sys, 'argv', [script, *arguments])
+        runpy.run_path(script, run_name='__main__')
 
-@pytest.fixture
-def there(trained, monkeypatch):
-    monkeypatch.chdir(trained)
-    return trained
-
-
-def test_own_images_are_trained_on(there):
-    (scalars,) = there.glob('work_dirs/mine/*/vis_data/scalars.json')
+    (scalars,) = tmp_path.glob('work_dirs/mine/*/vis_data/scalars.json')
     lines = [json.loads(line) for line in scalars.read_text().splitlines()]
     assert [x['step'] for x in lines if 'coco/bbox_mAP' in x] == [1]
     predictions = mmengine.load('results.pkl')
     assert len(predictions) == 4
-    labels = {
-        label
-        for image in predictions
-        for label in image['pred_instances']['labels'].tolist()
-    }
-    assert labels
-    assert labels <= {0, 1}
-
-
-def test_detections_are_drawn(there):
-    images = list(there.glob('work_dirs/mine/*/images/*.png'))
-    assert len(images) == 4
-
-
-def test_eval_metric_repeats_what_test_said(there, capsys):
-    call(ANALYSIS / 'eval_metric.py', CONFIG, 'results.pkl')
-    printed = capsys.readouterr().out.splitlines()[-1]
-    (said,) = there.glob('work_dirs/mine/*/2*.json')
-    for name, value in json.loads(said.read_text()).items():
-        if name.startswith('coco/'):
-            assert f"'{name}': {value}" in printed
-
-
-@pytest.mark.parametrize(
-    ('tool', 'words', 'made'),
-    [
-        (
-            'confusion_matrix',
-            [CONFIG, 'results.pkl', 'confusion'],
-            ['confusion/confusion_matrix.png'],
-        ),
-        (
-            'analyze_results',
-            [CONFIG, 'results.pkl', 'analysis', '--topk', '1']
-            + ['--cfg-options', 'model.backbone.init_cfg=None'],
-            ['analysis/good/*_?.*.png', 'analysis/bad/*_?.*.png'],
-        ),
-        (
-            'coco_error_analysis',
-            ['predictions.bbox.json', 'errors', '--ann']
-            + ['data/mine/annotations/val.json'],
-            ['errors/bbox/*.png'],
-        ),
-    ],
-)
-def test_mmdets_tools_draw(tool, words, made, there):
-    call(ANALYSIS / f'{tool}.py', *words)
-    for pattern in made:
-        images = list(Path().glob(pattern))
-        assert images
+    labels = [set(x['pred_instances']['labels'].tolist()) for x in predictions]
+    assert set() < set.union(*labels) <= {0, 1}
+    # eval_metric.py repeats what tools/test.py said.
+    (metrics,) = tmp_path.glob('work_dirs/mine/*/2*.json')
+    told = json.loads(metrics.read_text())
+    found = {k: v for k, v in told.items() if k.startswith('coco/')}
+    assert str(found) in capsys.readouterr().out
+    for pattern, number in {
+        'work_dirs/mine/*/images/*.png': 4,
+        'confusion/confusion_matrix.png': 1,
+        'analysis/good/*_?.*.png': 2,
+        'analysis/bad/*_?.*.png': 2,
+        'errors/bbox/*.png': 12,
+    }.items():
+        images = list(tmp_path.glob(pattern))
+        assert len(images) == number, pattern
         assert images[0].read_bytes().startswith(b'\x89PNG')

@@ -1,5 +1,5 @@
 # Copyright (c) mmdet_megdet contributors. All rights reserved.
-"""The passes over the data, behind one seam: plain operations, or Triton.
+"""The passes over the data, with one interface: plain operations, or Triton.
 
 An implementation is a module with six functions, which :mod:`.plain`
 and :mod:`.fused` both have:

@@ -121,7 +121,7 @@ def errors(
     parameter_dtype: torch.dtype,
     case: Case,
 ) -> dict[str, float]:
-    """Return the largest error of each quantity by what it may be."""
+    """Return each quantity's largest error, as a multiple of its bound."""
     inputs = _inputs(device, dtype, parameter_dtype, case)
     programs = passes.PROGRAMS
     if case.few_programs:

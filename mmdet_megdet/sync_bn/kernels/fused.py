@@ -84,12 +84,12 @@ def plan(x: Tensor) -> Plan:
 
 
 def unit_of(width: int) -> int:
-    """Return what a row's length is told in."""
+    """Return the unit in which a row's length is passed to kernels."""
     return ALIGNMENT if width % ALIGNMENT == 0 else 1
 
 
 def high_and_low(number: float) -> tuple[float, float]:
-    """Return a float32 and what it leaves of a number."""
+    """Return a number's float32 value, and the rest of it."""
     high = torch.tensor(number, dtype=torch.float32).item()
     return high, number - high
 
