@@ -104,7 +104,7 @@ class RankWatch:
         if not hasattr(store, 'clone'):
             raise ConfigError(
                 f'RankWatchHook needs a store that can be cloned, which torch '
-                f'{torch.__version__} does not have (2.13 does). Take a newer '
+                f'{torch.__version__} does not have (2.8 does). Take a newer '
                 'torch, or set default_hooks.rank_watch=None.'
             )
         store = store.clone()

@@ -82,7 +82,8 @@ class _Agent(LocalElasticAgent):
                 self._warn('a machine left while they met; they meet again')
 
     def _stop_workers(self, worker_group: WorkerGroup, **older: bool) -> None:
-        if older:  # torch 2.6 says is_restart, and knows of no timeout
+        timeout = getattr(self, '_shutdown_timeout', None)
+        if timeout is None:  # torch 2.6 and 2.8, whose processes have 30 s
             super()._stop_workers(worker_group, **older)
         else:
-            self._shutdown(timeout=self._shutdown_timeout)
+            self._shutdown(timeout=timeout)

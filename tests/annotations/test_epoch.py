@@ -3,16 +3,29 @@
 
 from __future__ import annotations
 
+import json
 import random
+import sys
 
 import numpy as np
 import pytest
+from mmdet.datasets import CocoDataset
+from mmengine.config import Config
 from mmengine.registry import DATASETS, init_default_scope
 
 from mmdet_megdet.annotations import judge, training_epoch
 from mmdet_megdet.annotations.checks import instances_of
 from mmdet_megdet.annotations.reading import read_annotations
 from tests.annotations.configs import config_of, content_of, write
+from tests.tools.checks.findings import levels
+from tests.tools.command import ROOT, TOOLS
+
+sys.path.insert(0, str(TOOLS))  # as for a script there
+
+from checks import data, model, plan
+from checks.report import PASS
+
+RECIPE = ROOT / 'configs' / 'megdet' / 'r50_fpn_256bs.py'
 
 
 def build(cfg):
@@ -93,3 +106,41 @@ def test_wrappers(tmp_path):
     ):
         loader.dataset = unknown
         assert training_epoch(cfg, judge(cfg)) is None
+
+
+def test_the_recipe_on_coco(tmp_path, monkeypatch):
+    """COCO's categories, no classes in the config, annotations alone."""
+    names = CocoDataset.METAINFO['classes']
+    # With gaps, as COCO's are.
+    ids = [place + 1 + place // 8 for place in range(len(names))]
+    (tmp_path / 'annotations').mkdir()
+    for part, images in (('train', 1000), ('val', 50)):
+        content = content_of(images)
+        content['categories'] = [
+            dict(id=i, name=name) for i, name in zip(ids, names, strict=True)
+        ]
+        for i, image in enumerate(content['images']):
+            image.update(width=640 if i % 3 else 427, height=600)
+        # Every tenth image has no object.
+        content['annotations'] = [
+            dict(one, category_id=ids[one['id'] % 80])
+            for one in content['annotations']
+            if one['image_id'] % 10
+        ]
+        path = tmp_path / 'annotations' / f'instances_{part}2017.json'
+        path.write_text(json.dumps(content))
+    monkeypatch.setenv('COCO_ROOT', f'{tmp_path}/')
+    cfg = Config.fromfile(RECIPE)
+    judgement = judge(cfg)
+    assert levels(list(data.check_annotations(cfg, judgement))) == [PASS] * 2
+    assert data.classes(judgement) == names
+    images = len(build(cfg))
+    epoch = training_epoch(cfg, judgement)
+    assert epoch == (images, True)
+    assert 800 < images < 1000
+    net = model.build_model(cfg)
+    (finding,) = plan.check_plan(cfg, net, 8, epoch)
+    assert f'epoch: 3 updates, {images - 3 * 256} images' in finding.text
+    cfg.train_dataloader.dataset.indices = 600
+    (finding,) = plan.check_plan(cfg, net, 8, training_epoch(cfg, judge(cfg)))
+    assert 'epoch: 2 updates, 88 images' in finding.text
