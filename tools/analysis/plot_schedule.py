@@ -93,12 +93,11 @@ def rehearse(
     iterations = epoch_length(cfg, images, gpus, accumulation)
     of_iterations = 1 if _by_update(cfg) else accumulation
     runner = _runner(cfg, gpus, iterations, of_iterations)
-    has_epochs = _by_update(cfg) or isinstance(
-        runner.train_loop, EpochBasedTrainLoop
-    )
+    by_epoch = isinstance(runner.train_loop, EpochBasedTrainLoop)
+    epoch = iterations if by_epoch or _by_update(cfg) else None
     return Schedule(
-        _train(runner, has_epochs),
-        _marks(runner, has_epochs, of_iterations),
+        _train(runner, epoch),
+        _marks(runner, epoch, of_iterations),
         iterations / of_iterations,
         f'{gpus} GPU(s) x {per_gpu} images x {accumulation} accumulated = '
         f'{gpus * per_gpu * accumulation} images an update',
@@ -165,8 +164,7 @@ def _runner(
             for scheduler in schedulers:
                 if scheduler.get('by_epoch', True):
                     scheduler.setdefault('end', -(-updates // iterations))
-    size = cfg.train_dataloader.batch_size
-    loader = DataLoader(_Epoch(range(iterations * size)), size)
+    loader = DataLoader(_Epoch(range(iterations)))
     runner = runner_without_model(gpus, loader, loop)
     runner.logger = MMLogger.get_current_instance()
     runner.visualizer = SimpleNamespace()
@@ -186,7 +184,7 @@ def _runner(
     return runner
 
 
-def _train(runner: Runner, has_epochs: bool) -> list[float]:
+def _train(runner: Runner, epoch: int | None) -> list[float]:
     """Step the schedulers through the whole training."""
     wrapper, hook = runner.optim_wrapper, ParamSchedulerHook()
     (weight,) = wrapper.param_groups[0]['params']
@@ -197,25 +195,24 @@ def _train(runner: Runner, has_epochs: bool) -> list[float]:
         if wrapper.should_update():
             rates.append(lr)
         hook.after_train_iter(runner, iteration)
-        if has_epochs and (iteration + 1) % len(runner.train_dataloader) == 0:
+        if epoch and (iteration + 1) % epoch == 0:
             hook.after_train_epoch(runner)
     return rates
 
 
 def _marks(
-    runner: Runner, has_epochs: bool, accumulation: int
+    runner: Runner, epoch: int | None, accumulation: int
 ) -> list[tuple[str, float]]:
     """Find ends of schedulers before training ends, and milestones."""
     marks = []
     for scheduler in runner.param_schedulers:
-        scale = 1 / accumulation
+        begin, end, scale = scheduler.begin, scheduler.end, 1 / accumulation
         if scheduler.by_epoch:
-            scale *= len(runner.train_dataloader)
-            if not has_epochs:  # then it is never stepped
+            if epoch is None:  # then it is never stepped
                 continue
+            scale *= epoch
         elif getattr(scheduler, 'count', 'iters') == 'updates':
             scale = 1
-        begin, end = scheduler.begin, scheduler.end
         marks.append((f'{type(scheduler).__name__} ends', end * scale))
         marks += [
             ('milestone', (begin + milestone) * scale)
