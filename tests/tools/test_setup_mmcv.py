@@ -12,10 +12,11 @@ from tests.tools.command import ROOT
 
 
 @pytest.fixture
-def module(monkeypatch):
+def module(monkeypatch, tmp_path):
     monkeypatch.syspath_prepend(ROOT / 'tools' / 'setup')
     import install_mmcv
 
+    monkeypatch.setattr(install_mmcv, 'VENV', tmp_path)
     return install_mmcv
 
 
@@ -35,26 +36,21 @@ def test_the_first_wheel_that_works_is_taken(module, monkeypatch, tmp_path):
     assert not module.install_from(tmp_path / 'none')
 
 
-@pytest.mark.parametrize('working', [False, True])
-def test_only_a_build_that_works_is_cached(
-    module, monkeypatch, tmp_path, working
-):
+def test_only_a_build_that_works_is_cached(module, monkeypatch, tmp_path):
     def compile_wheel(out, env):
         out.mkdir()
         (out / 'mmcv.whl').touch()
         return out / 'mmcv.whl'
 
-    monkeypatch.setattr(module, 'VENV', tmp_path)
-    monkeypatch.setattr(module, 'compile_wheel', compile_wheel)
-    monkeypatch.setattr(module, 'install_working', lambda wheel: working)
     cache = tmp_path / 'cache'
-    if working:
+    monkeypatch.setattr(module, 'compile_wheel', compile_wheel)
+    monkeypatch.setattr(module, 'install_working', lambda wheel: False)
+    with pytest.raises(SystemExit, match='was built, but does not work'):
         module.build(cache, False, '2.13.0')
-        assert [path.name for path in cache.iterdir()] == ['mmcv.whl']
-    else:
-        with pytest.raises(SystemExit, match='was built, but does not work'):
-            module.build(cache, False, '2.13.0')
-        assert not cache.exists()
+    assert not cache.exists()
+    monkeypatch.setattr(module, 'install_working', lambda wheel: True)
+    module.build(cache, False, '2.13.0')
+    assert [path.name for path in cache.iterdir()] == ['mmcv.whl']
 
 
 @pytest.mark.parametrize(
@@ -77,16 +73,15 @@ def test_cache_is_at_home_or_where_the_user_says(
 def test_build_environment_forces_ops_and_keeps_the_users_jobs(
     module, monkeypatch, tmp_path
 ):
-    for name, value in ('MAX_JOBS', '3'), ('MMCV_WITH_OPS', '0'):
+    given = dict(MAX_JOBS='3', MMCV_WITH_OPS='0', FORCE_CUDA='1')
+    for name, value in given.items():
         monkeypatch.setenv(name, value)
-    monkeypatch.setenv('FORCE_CUDA', '1')
     env = module.build_environment('g++', tmp_path, False, '2.13.0+cpu')
     assert (env['MMCV_WITH_OPS'], env['MAX_JOBS']) == ('1', '3')
     assert env['FORCE_CUDA'] == '0'
     assert 'MEGDET_CXX_STD' not in env
     env = module.build_environment('g++', tmp_path, True, '2.15.0+cu130')
-    assert env['FORCE_CUDA'] == '1'
-    assert env['MEGDET_CXX_STD'] == 'c++20'
+    assert (env['FORCE_CUDA'], env['MEGDET_CXX_STD']) == ('1', 'c++20')
 
 
 def test_compiler_is_the_users_or_a_clear_error(module, monkeypatch):

@@ -164,7 +164,8 @@ def _runner(
             for scheduler in schedulers:
                 if scheduler.get('by_epoch', True):
                     scheduler.setdefault('end', -(-updates // iterations))
-    loader = DataLoader(_Epoch(range(iterations)))
+    size = cfg.train_dataloader.batch_size
+    loader = DataLoader(_Epoch(range(iterations * size)), size)
     runner = runner_without_model(gpus, loader, loop)
     runner.logger = MMLogger.get_current_instance()
     runner.visualizer = SimpleNamespace()
