@@ -11,13 +11,11 @@ import subprocess
 import tempfile
 import time
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 
 from tests.tools.command import PATIENCE, free_port
 
-DAEMONS = ('munged', 'slurmctld', 'slurmd')
-CLIENTS = ('srun', 'sinfo', 'scancel', 'squeue', 'scontrol')
 _PATH = os.pathsep.join([os.environ.get('PATH', ''), '/usr/sbin', '/sbin'])
 
 # As small as it gets: nothing of systemd, cgroups or a database. The machine's
@@ -53,14 +51,14 @@ def missing() -> str:
     """What a cluster lacks here; empty if nothing."""
     if os.geteuid() != 0:
         return "Slurm's daemons need root here"
-    lacking = [
-        name
-        for name in (*DAEMONS, *CLIENTS)
-        if shutil.which(name, path=_PATH) is None
-    ]
-    if lacking:
-        return f'{", ".join(lacking)} missing: apt-get install slurm-wlm munge'
-    return ''
+    programs = ('munged', 'slurmctld', 'slurmd', 'srun')
+    lacking = [name for name in programs if not _path(name)]
+    advice = 'missing: apt-get install slurm-wlm munge'
+    return f'{", ".join(lacking)} {advice}' if lacking else ''
+
+
+def _path(program: str) -> str | None:
+    return shutil.which(program, path=_PATH)
 
 
 @contextmanager
@@ -74,40 +72,40 @@ def running_cluster() -> Iterator[dict[str, str]]:
         folder = Path(tempfile.mkdtemp(prefix='slurm-'))
         stack.callback(shutil.rmtree, folder, ignore_errors=True)
         folder.chmod(0o755)
-        conf = folder / 'slurm.conf'
-        conf.write_text(
-            CONF.format(
-                folder=folder,
-                host=socket.gethostname(),
-                ports=[free_port(), free_port()],
-            )
-        )
         for name in ('state', 'spool'):
             (folder / name).mkdir()
+        ports = free_port(), free_port()
+        host = socket.gethostname()
+        conf = folder / 'slurm.conf'
+        conf.write_text(CONF.format(folder=folder, host=host, ports=ports))
         variables = dict(SLURM_CONF=str(conf), PATH=_PATH)
         _start_munge(stack, folder / 'munge')
-        for command in (
-            ['slurmctld', '-D'],
-            ['slurmd', '-D', '-N', 'localhost'],
-        ):
-            _start(stack, command, folder, variables)
+        _start(stack, ['slurmctld', '-D'], folder, variables)
+        _start(stack, ['slurmd', '-D', '-N', 'localhost'], folder, variables)
         states = ('sinfo', '--noheader', '--format=%T')
         _wait(lambda: client(variables, *states).strip() == 'idle', folder)
-        stack.callback(_end_jobs, variables)
+
+        def end_jobs() -> None:
+            """So that no step outlives its daemons."""
+            client(variables, 'scancel', '--signal=KILL', '--user=root')
+            jobs = ('squeue', '--noheader')
+            with suppress(AssertionError):
+                _wait(lambda: not client(variables, *jobs).strip(), folder, 10)
+
+        stack.callback(end_jobs)
         yield variables
 
 
 def client(variables: dict[str, str], *command: str) -> str:
-    """Runs one of Slurm's clients; returns what it prints."""
-    done = subprocess.run(
+    """Run one of Slurm's clients; return what it prints."""
+    return subprocess.run(
         command,
         env=os.environ | variables,
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
         timeout=PATIENCE,
-    )
-    return done.stdout
+    ).stdout
 
 
 def _start_munge(stack: ExitStack, folder: Path) -> None:
@@ -118,16 +116,9 @@ def _start_munge(stack: ExitStack, folder: Path) -> None:
     key.chmod(0o400)
     for path in (folder, key):
         shutil.chown(path, 'munge', 'munge')
-    command = [
-        'munged',
-        '--foreground',
-        '--force',
-        f'--key-file={key}',
-        f'--socket={folder}/socket',
-        f'--pid-file={folder}/pid',
-        f'--log-file={folder}/log',
-        f'--seed-file={folder}/seed',
-    ]
+    command = ['munged', '--foreground', '--force', f'--key-file={key}']
+    command += [f'--socket={folder}/socket']
+    command += [f'--{n}-file={folder}/{n}' for n in ('pid', 'log', 'seed')]
     who = dict(user='munge', group='munge', extra_groups=[])
     _start(stack, command, folder.parent, {}, **who)
     _wait((folder / 'socket').exists, folder.parent)
@@ -142,7 +133,7 @@ def _start(
 ) -> None:
     with (folder / f'{command[0]}.out').open('w') as output:
         daemon = subprocess.Popen(
-            [shutil.which(command[0], path=_PATH), *command[1:]],
+            [_path(command[0]), *command[1:]],
             env=os.environ | variables,
             stdout=output,
             stderr=subprocess.STDOUT,
@@ -159,16 +150,6 @@ def _start(
             daemon.wait()
 
     stack.callback(end)
-
-
-def _end_jobs(variables: dict[str, str]) -> None:
-    """So that no step outlives its daemons."""
-    client(variables, 'scancel', '--signal=KILL', '--user=root')
-    end = time.monotonic() + 10
-    while client(variables, 'squeue', '--noheader').strip():
-        if time.monotonic() > end:
-            break
-        time.sleep(0.2)
 
 
 def _wait(
