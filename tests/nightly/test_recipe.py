@@ -51,7 +51,8 @@ def test_recipe_on_eight_ranks(tmp_path):
 
     def run(script, *arguments):
         words = (TOOLS / script, CONFIG, *arguments, *SMALL)
-        done = command.run(*words, cwd=ROOT, COCO_ROOT=str(data))
+        variables = dict(COCO_ROOT=str(data))
+        done = command.run(*words, cwd=ROOT, cold=True, **variables)
         assert done.returncode == 0, done.stdout[-5000:]
         return done.stdout
 

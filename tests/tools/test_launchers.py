@@ -40,7 +40,6 @@ ALONE = f'{TORCHRUN} --standalone --nproc-per-node'
     [
         ('dist_train.sh CONFIG', {}, 'usage: tools/dist_train.sh '),
         ('dist_train.sh CONFIG 0', {}, 'usage: tools/dist_train.sh '),
-        ('dist_test.sh CONFIG 2', {}, 'usage: tools/dist_test.sh '),
         ('dist_test.sh CONFIG A two', {}, 'usage: tools/dist_test.sh '),
         ('slurm_train.sh PART JOB CONFIG', {}, 'usage: tools/slurm_train.sh '),
         ('slurm_test.sh PART JOB CONFIG', {}, 'usage: tools/slurm_test.sh '),
@@ -142,51 +141,34 @@ def test_what_is_started(tmp_path, command, variables, started):
 
 
 @pytest.mark.slow
-def test_every_launcher_trains_alike(tmp_path):
-    """torchrun and two torchrun agents: two ranks, the same run.
-
-    dist_train.sh and dist_test.sh start as a user starts them.
-    """
-
-    def words(name, ranks):
-        options = ('--cfg-options', 'train_cfg.max_epochs=1')
-        work_dir = ('--work-dir', tmp_path / name)
-        return TOOLS / 'dist_train.sh', TINY_CONFIG, ranks, *work_dir, *options
-
-    result = run(*words('torchrun', '2'), cold=True)
-    assert result.returncode == 0, result.stdout
-
+def test_one_and_two_agents_train_alike(tmp_path):
+    """Two ranks and the same run, started as a user starts them."""
     node = dict(NNODES='2', MASTER_ADDR='127.0.0.1', PORT=free_port())
-    agents = [
-        start(
-            *words('agents', '1'),
-            env=environment(NODE_RANK=str(rank), **node),
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-        )
-        for rank in range(2)
-    ]
-    for agent in agents:
-        output, _ = agent.communicate(timeout=PATIENCE)
-        assert agent.returncode == 0, output
-
-    first, second = (
-        torch.load(tmp_path / name / 'epoch_1.pth')
-        for name in ('torchrun', 'agents')
-    )
-    for saved in first, second:
+    machines = [node | dict(NODE_RANK='0'), node | dict(NODE_RANK='1')]
+    ends = []
+    for ranks, agents in (('2', [{}]), ('1', machines)):
+        words = ['--work-dir', tmp_path / ranks, '--cfg-options']
+        started = [
+            start(
+                *(TOOLS / 'dist_train.sh', TINY_CONFIG, ranks, *words),
+                'train_cfg.max_epochs=1',
+                env=environment(**variables),
+                cold=True,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.STDOUT,
+                text=True,
+            )
+            for variables in agents
+        ]
+        for agent in started:
+            output, _ = agent.communicate(timeout=PATIENCE)
+            assert agent.returncode == 0, output
+        ends.append(torch.load(tmp_path / ranks / 'epoch_1.pth'))
+    for end in ends:
         # 32 images, 2 ranks x 4
-        assert (saved['meta']['epoch'], saved['meta']['iter']) == (1, 4)
-    torch.testing.assert_close(
-        first['state_dict'], second['state_dict'], rtol=0, atol=0
-    )
-
-    checkpoint = tmp_path / 'agents' / 'epoch_1.pth'
-    command = [TOOLS / 'dist_test.sh', TINY_CONFIG, checkpoint, '2']
-    tested = run(*command, '--work-dir', tmp_path, cold=True)
-    assert tested.returncode == 0, tested.stdout
-    assert 'Epoch(test) [3/3]    error: ' in tested.stdout  # 6 images / 2
+        assert (end['meta']['epoch'], end['meta']['iter']) == (1, 4)
+    one, two = (end['state_dict'] for end in ends)
+    torch.testing.assert_close(one, two, rtol=0, atol=0)
 
 
 def test_every_rank_says_what_is_wrong(tmp_path):

@@ -3,17 +3,15 @@
 
 from __future__ import annotations
 
-import json
+import re
 import sys
 
 import cv2
 import pytest
 from mmengine.config import Config
-from mmengine.dataset import BaseDataset
 from mmengine.hooks import Hook
 
 from mmdet_megdet.cli import build_runner
-from mmdet_megdet.errors import ConfigError
 from tests.tools.command import ROOT, TINY_CONFIG, TOOLS
 
 sys.path.insert(0, str(TOOLS / 'analysis'))  # as for a script there
@@ -26,19 +24,25 @@ RECIPE = ROOT / 'configs' / 'megdet' / 'r50_fpn_256bs.py'
 LINEAR = dict(type='LinearLR', start_factor=0.5, by_epoch=False, end=11)
 WARM_UP = 'PreciseLinearWarmup ends'
 SETTINGS = [
-    # 32 iterations are ten updates and one of two iterations. The milestone
-    # comes after iteration 24, within an update.
+    # 16 iterations, each fourth one of two images, are three updates and one
+    # of a single iteration. The milestone comes within the third update.
     (
-        {'optim_wrapper.accumulative_counts': 3},
-        [('milestone', 8), (WARM_UP, 10)],
+        {
+            'optim_wrapper.accumulative_counts': 5,
+            'train_dataloader.batch_size': 10,
+            'param_scheduler.0.end': 2,
+        },
+        [(WARM_UP, 2), ('milestone', 2.4)],
     ),
-    # MMEngine scales the learning rate.
+    # MMEngine scales the learning rate; three iterations an epoch.
     (
         {
             'optim_wrapper.accumulative_counts': 1,
             'auto_scale_lr': dict(enable=True, base_batch_size=2),
+            'train_dataloader.batch_size': 10,
+            'train_dataloader.drop_last': True,
         },
-        [(WARM_UP, 10), ('milestone', 24)],
+        [('milestone', 9), (WARM_UP, 10)],
     ),
     # Without epochs, in which the last scheduler is never stepped; the second
     # milestone lies behind the end of its scheduler.
@@ -126,28 +130,6 @@ def test_every_update_of_the_recipe():
 
 
 @pytest.mark.parametrize(
-    ('gpus', 'drop_last', 'length'),
-    [(8, True, 3664), (8, False, 3665), (6, True, 4886)],
-)
-def test_length_of_an_epoch(gpus, drop_last, length):
-    cfg = Config.fromfile(TINY_CONFIG)
-    cfg.train_dataloader.batch_sampler = dict(drop_last=drop_last)
-    assert plot_schedule.epoch_length(cfg, 117266, gpus, 1) == length
-
-
-def test_images_of_the_data_set(tmp_path):
-    cfg, ann_file = Config.fromfile(TINY_CONFIG), tmp_path / 'train.json'
-    cfg.train_dataloader.dataset = dict(
-        type=BaseDataset, ann_file=str(ann_file), indices=20
-    )
-    with pytest.raises(ConfigError, match=r'train\.json.*--images N'):
-        rehearse(cfg)
-    content = dict(metainfo={}, data_list=[dict(img_path='a')] * 25)
-    ann_file.write_text(json.dumps(content))
-    assert plot_schedule.count_images(cfg) == 20
-
-
-@pytest.mark.parametrize(
     ('images', 'option', 'message'),
     [
         (9, 'optim_wrapper.accumulative_counts=1', None),
@@ -166,3 +148,9 @@ def test_command(tmp_path, capsys, images, option, message):
     assert (message or '') in capsys.readouterr().err
     assert out.exists() == (message is None)
     assert message or cv2.imread(str(out)).shape[1] == 1200
+
+
+def test_the_data_set_is_not_here(monkeypatch, capsys):
+    monkeypatch.setenv('COCO_ROOT', '/nowhere')
+    assert plot_schedule.main([str(RECIPE)]) == 1
+    assert re.search(r'train2017\.json.*--images N', capsys.readouterr().err)
