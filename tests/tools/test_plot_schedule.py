@@ -24,15 +24,16 @@ RECIPE = ROOT / 'configs' / 'megdet' / 'r50_fpn_256bs.py'
 LINEAR = dict(type='LinearLR', start_factor=0.5, by_epoch=False, end=11)
 WARM_UP = 'PreciseLinearWarmup ends'
 SETTINGS = [
-    # 16 iterations, each fourth one of two images, are three updates and one
-    # of a single iteration. The milestone comes within the third update.
+    # 20 iterations, each fourth one of two images, are two updates and one of
+    # four iterations. The milestone comes within the second update.
     (
         {
-            'optim_wrapper.accumulative_counts': 5,
+            'optim_wrapper.accumulative_counts': 8,
+            'train_cfg.max_epochs': 5,
             'train_dataloader.batch_size': 10,
-            'param_scheduler.0.end': 2,
+            'param_scheduler.0.end': 1,
         },
-        [(WARM_UP, 2), ('milestone', 2.4)],
+        [(WARM_UP, 1), ('milestone', 1.5), ('MultiStepLR ends', 2)],
     ),
     # MMEngine scales the learning rate; three iterations an epoch.
     (
