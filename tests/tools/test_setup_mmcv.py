@@ -20,54 +20,55 @@ def module(monkeypatch, tmp_path):
     return install_mmcv
 
 
-def test_the_first_wheel_that_works_is_taken(module, monkeypatch, tmp_path):
+def test_wheels_are_tried_and_only_one_that_works_is_cached(
+    module, monkeypatch, tmp_path
+):
+    tried, works = [], []
     names = ['2.1.0+a', '2.1.0+b', '2.1.0+c', '2.1.00']
     for name in [*(f'mmcv-{n}' for n in names), 'mmcv_lite-2.1.0']:
         (tmp_path / f'{name}-py3-none-any.whl').touch()
-    tried = []
 
-    def works(wheel):
+    def install_working(wheel):
         tried.append(wheel.name.split('-')[1])
-        return tried[-1] == '2.1.0+b'
+        return tried[-1] in works
 
-    monkeypatch.setattr(module, 'install_working', works)
-    assert module.install_from(tmp_path)
-    assert tried == names[:2]
-    assert not module.install_from(tmp_path / 'none')
-
-
-def test_only_a_build_that_works_is_cached(module, monkeypatch, tmp_path):
     def compile_wheel(out, env):
         out.mkdir()
-        (out / 'mmcv.whl').touch()
-        return out / 'mmcv.whl'
+        wheel = out / 'mmcv-2.1.0+built-py3-none-any.whl'
+        wheel.touch()
+        return wheel
 
-    cache = tmp_path / 'cache'
+    monkeypatch.setattr(module, 'install_working', install_working)
     monkeypatch.setattr(module, 'compile_wheel', compile_wheel)
-    monkeypatch.setattr(module, 'install_working', lambda wheel: False)
+    monkeypatch.setenv('MEGDET_WHEELHOUSE', str(tmp_path))
+    cache = tmp_path / 'cache'
+    monkeypatch.setenv('MEGDET_WHEEL_CACHE', str(cache))
     with pytest.raises(SystemExit, match='was built, but does not work'):
-        module.build(cache, False, '2.13.0')
+        module.main()
+    assert tried == [*names[:3], '2.1.0+built']
     assert not cache.exists()
-    monkeypatch.setattr(module, 'install_working', lambda wheel: True)
-    module.build(cache, False, '2.13.0')
-    assert [path.name for path in cache.iterdir()] == ['mmcv.whl']
+    works.append('2.1.0+built')
+    # Built once, and found then.
+    for _ in range(2):
+        tried.clear()
+        module.main()
+        assert tried == [*names[:3], '2.1.0+built']
+        monkeypatch.setattr(module, 'compile_wheel', None)
+    works.append('2.1.0+b')
+    tried.clear()
+    module.main()
+    assert tried == names[:2]
 
 
-@pytest.mark.parametrize(
-    ('env', 'folder'),
-    [
-        ({}, '/home/me/.cache/mmdet_megdet/wheels'),
-        ({'XDG_CACHE_HOME': '/xdg'}, '/xdg/mmdet_megdet/wheels'),
-        ({'MEGDET_WHEEL_CACHE': '/mine'}, '/mine'),
-    ],
-)
-def test_cache_is_at_home_or_where_the_user_says(
-    module, monkeypatch, env, folder
-):
+def test_cache_is_at_home(module, monkeypatch):
     monkeypatch.setenv('HOME', '/home/me')
     python = 'cp{}{}'.format(*sys.version_info)
-    found = module.cache_folder('2.13.0+cu130', 'cuda9.0', env)
-    assert found == Path(folder, f'{python}-torch2.13.0+cu130-cuda9.0')
+    for env, folder in (
+        ({}, '/home/me/.cache/mmdet_megdet/wheels'),
+        ({'XDG_CACHE_HOME': '/xdg'}, '/xdg/mmdet_megdet/wheels'),
+    ):
+        found = module.cache_folder('2.13.0+cu130', 'cuda9.0', env)
+        assert found == Path(folder, f'{python}-torch2.13.0+cu130-cuda9.0')
 
 
 def test_build_environment_forces_ops_and_keeps_the_users_jobs(
