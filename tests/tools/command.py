@@ -16,15 +16,12 @@ from typing import Any
 
 import psutil
 
-from tests.tools.warm import SERVER_NAME, WarmPopen, channel_pair
+from tests.tools.warm import SERVER_NAME, WarmPopen
 
 ROOT = Path(__file__).resolve().parents[2]
 TOOLS = ROOT / 'tools'
 TINY_CONFIG = ROOT / 'tests' / 'data' / 'tiny_config.py'
 PATIENCE = 600  # seconds until a test gives up
-LAUNCHERS = [
-    str(TOOLS / f'dist_{name}.sh') for name in ('train', 'test', 'doctor')
-]
 # Variables that are read when Python or a library starts.
 START = ('PYTHON', 'OMP_', 'CUDA_', 'TRITON_', 'TORCH_DISTRIBUTED_')
 
@@ -47,35 +44,27 @@ def start(
         words.insert(0, sys.executable)
     if cold or _read_at_start(env) != _read_at_start(environment()):
         return subprocess.Popen(words, env=env, **kwargs)
-    if words[0] in LAUNCHERS:
-        words, env = _what_is_launched(words, env)
-    popen = subprocess.Popen
+    if Path(words[0]).match('tools/dist_*.sh'):
+        recorder = dict(PYTHON=str(Path(__file__).with_name('recorder.py')))
+        done = subprocess.run(words, env=env | recorder, capture_output=True)
+        # Unless it refuses, this is what the launcher becomes.
+        if done.returncode == 0:
+            arguments, exported = json.loads(done.stdout)
+            words = [sys.executable, *arguments]
+            env = exported | dict(PYTHON=sys.executable)
     if words[0] == sys.executable:
-        popen = functools.partial(WarmPopen, _server())
-    return popen(words, env=env, **kwargs)
+        return WarmPopen(_server(), words, env=env, **kwargs)
+    return subprocess.Popen(words, env=env, **kwargs)
 
 
 def _read_at_start(env: dict[str, str]) -> dict[str, str]:
     return {name: v for name, v in env.items() if name.startswith(START)}
 
 
-def _what_is_launched(
-    words: list[str], env: dict[str, str]
-) -> tuple[list[str], dict[str, str]]:
-    """What a launcher becomes, and its environment, unless it refuses."""
-    recorder = env | dict(PYTHON=str(Path(__file__).with_name('recorder.py')))
-    done = subprocess.run(words, env=recorder, capture_output=True)
-    if done.returncode:
-        return words, env
-    arguments, exported = json.loads(done.stdout)
-    python = dict(PYTHON=sys.executable)
-    return [sys.executable, *arguments], exported | python
-
-
 @functools.cache
 def _server() -> socket.socket:
     """The way to a server, which ends with this process."""
-    ours, theirs = channel_pair()
+    ours, theirs = socket.socketpair(type=socket.SOCK_SEQPACKET)
     with theirs:
         subprocess.Popen(
             [sys.executable, '-m', 'tests.tools.warm', str(theirs.fileno())],

@@ -11,7 +11,6 @@ server and are torchrun's children.
 from __future__ import annotations
 
 import ctypes
-import functools
 import gc
 import importlib
 import json
@@ -52,23 +51,16 @@ class WarmPopen(subprocess.Popen):
         ends = enumerate((pipes[0], pipes[3], pipes[5]))
         files = [number if end == -1 else end for number, end in ends]
         request = args[1:], os.path.abspath(cwd or '.'), env, new_session
-        adopt = functools.partial(
-            ctypes.CDLL(None).prctl, PR_SET_CHILD_SUBREAPER
-        )
-        adopt(1)
+        prctl = ctypes.CDLL(None).prctl
+        prctl(PR_SET_CHILD_SUBREAPER, 1)
         try:
             data = json.dumps(request).encode()
             socket.send_fds(self._channel, [data], files)
             self.pid = int(self._channel.recv(99))
             self._child_created = True
         finally:
-            adopt(0)
+            prctl(PR_SET_CHILD_SUBREAPER, 0)
             self._close_pipe_fds(*pipes)
-
-
-def channel_pair() -> tuple[socket.socket, socket.socket]:
-    """The caller's end and the server's, which ends when that is closed."""
-    return socket.socketpair(type=socket.SOCK_SEQPACKET)
 
 
 def _serve(channel: socket.socket) -> list[str]:
@@ -117,7 +109,7 @@ def _serve_ranks() -> list[str] | None:
         SubprocessHandler,
     )
 
-    ours, theirs = channel_pair()
+    ours, theirs = socket.socketpair(type=socket.SOCK_SEQPACKET)
     if os.fork() == 0:
         ours.close()
         nothing = os.open(os.devnull, os.O_RDWR)

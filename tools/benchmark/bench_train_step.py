@@ -58,12 +58,14 @@ MODELS.register_module(module=SwitchedBN, force=True)
 
 
 @DATASETS.register_module(force=True)
-def random_images(length: int, size: Sequence[int]) -> list[dict[str, Any]]:
-    """Return random images with boxes and masks of three classes."""
-    shape = 3, size[1], size[0]
-    content = demo_mm_inputs(length, shape, num_classes=3, with_mask=True)
-    items = zip(*content.values(), strict=True)
-    return [dict(zip(content, item, strict=True)) for item in items]
+class RandomImages(list):
+    """Random images with boxes and masks of three classes."""
+
+    def __init__(self, length: int, size: Sequence[int]) -> None:
+        shape = 3, size[1], size[0]
+        content = demo_mm_inputs(length, shape, num_classes=3, with_mask=True)
+        for item in zip(*content.values(), strict=True):
+            self.append(dict(zip(content, item, strict=True)))
 
 
 def config(args: argparse.Namespace, updates: int, folder: str) -> Config:
@@ -87,7 +89,7 @@ def config(args: argparse.Namespace, updates: int, folder: str) -> Config:
             sampler=dict(type='DefaultSampler', shuffle=True),
             batch_sampler=dict(type='UpdateBatchSampler'),
             # An epoch is an update: each has all images.
-            dataset=dict(type='random_images', length=total, size=args.size),
+            dataset=dict(type='RandomImages', length=total, size=args.size),
         ),
         'train_cfg': dict(
             _delete_=True, type='UpdateTrainLoop', max_updates=updates
