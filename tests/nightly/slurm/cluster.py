@@ -4,22 +4,21 @@
 from __future__ import annotations
 
 import os
-import secrets
 import shutil
 import socket
 import subprocess
-import tempfile
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 from tests.tools.command import PATIENCE, free_port
 
 _PATH = os.pathsep.join([os.environ.get('PATH', ''), '/usr/sbin', '/sbin'])
 
-# As small as it gets: nothing of systemd, cgroups or a database. The machine's
-# own cores do not matter (config_overrides).
+# As small as it gets: nothing of munge, systemd, cgroups or a database. The
+# machine's own cores do not matter (config_overrides).
 CONF = """
 ClusterName=tests
 SlurmctldHost={host}(127.0.0.1)
@@ -27,8 +26,8 @@ SlurmctldPort={ports[0]}
 SlurmdPort={ports[1]}
 SlurmUser=root
 SlurmdUser=root
-AuthType=auth/munge
-AuthInfo=socket={folder}/munge/socket
+AuthType=auth/none
+CredType=cred/none
 StateSaveLocation={folder}/state
 SlurmdSpoolDir={folder}/spool
 SlurmctldPidFile={folder}/slurmctld.pid
@@ -51,10 +50,9 @@ def missing() -> str:
     """What a cluster lacks here; empty if nothing."""
     if os.geteuid() != 0:
         return "Slurm's daemons need root here"
-    programs = ('munged', 'slurmctld', 'slurmd', 'srun')
-    lacking = [name for name in programs if not _path(name)]
-    advice = 'missing: apt-get install slurm-wlm munge'
-    return f'{", ".join(lacking)} {advice}' if lacking else ''
+    if not all(map(_path, ('slurmctld', 'slurmd', 'srun'))):
+        return 'apt-get install slurm-wlm'
+    return ''
 
 
 def _path(program: str) -> str | None:
@@ -68,10 +66,7 @@ def running_cluster() -> Iterator[dict[str, str]]:
     Yields what its clients need in their environment.
     """
     with ExitStack() as stack:
-        # Of a short name, since it holds a socket, and open to munge.
-        folder = Path(tempfile.mkdtemp(prefix='slurm-'))
-        stack.callback(shutil.rmtree, folder, ignore_errors=True)
-        folder.chmod(0o755)
+        folder = Path(stack.enter_context(TemporaryDirectory()))
         for name in ('state', 'spool'):
             (folder / name).mkdir()
         ports = free_port(), free_port()
@@ -79,9 +74,9 @@ def running_cluster() -> Iterator[dict[str, str]]:
         conf = folder / 'slurm.conf'
         conf.write_text(CONF.format(folder=folder, host=host, ports=ports))
         variables = dict(SLURM_CONF=str(conf), PATH=_PATH)
-        _start_munge(stack, folder / 'munge')
-        _start(stack, ['slurmctld', '-D'], folder, variables)
-        _start(stack, ['slurmd', '-D', '-N', 'localhost'], folder, variables)
+        slurmd = ['slurmd', '-D', '-N', 'localhost']
+        for command in (['slurmctld', '-D'], slurmd):
+            stack.enter_context(_running(command, folder, variables))
         states = ('sinfo', '--noheader', '--format=%T')
         _wait(lambda: client(variables, *states).strip() == 'idle', folder)
 
@@ -108,29 +103,10 @@ def client(variables: dict[str, str], *command: str) -> str:
     ).stdout
 
 
-def _start_munge(stack: ExitStack, folder: Path) -> None:
-    """munged, as its own user, who owns its folder and key."""
-    folder.mkdir(mode=0o711)
-    key = folder / 'key'
-    key.write_bytes(secrets.token_bytes(1024))
-    key.chmod(0o400)
-    for path in (folder, key):
-        shutil.chown(path, 'munge', 'munge')
-    command = ['munged', '--foreground', '--force', f'--key-file={key}']
-    command += [f'--socket={folder}/socket']
-    command += [f'--{n}-file={folder}/{n}' for n in ('pid', 'log', 'seed')]
-    who = dict(user='munge', group='munge', extra_groups=[])
-    _start(stack, command, folder.parent, {}, **who)
-    _wait((folder / 'socket').exists, folder.parent)
-
-
-def _start(
-    stack: ExitStack,
-    command: list[str],
-    folder: Path,
-    variables: dict[str, str],
-    **who: object,
-) -> None:
+@contextmanager
+def _running(
+    command: list[str], folder: Path, variables: dict[str, str]
+) -> Iterator[None]:
     with (folder / f'{command[0]}.out').open('w') as output:
         daemon = subprocess.Popen(
             [_path(command[0]), *command[1:]],
@@ -138,18 +114,16 @@ def _start(
             stdout=output,
             stderr=subprocess.STDOUT,
             start_new_session=True,
-            **who,
         )
-
-    def end() -> None:
+    try:
+        yield
+    finally:
         daemon.terminate()
         try:
             daemon.wait(20)
         except subprocess.TimeoutExpired:
             daemon.kill()
             daemon.wait()
-
-    stack.callback(end)
 
 
 def _wait(
