@@ -61,14 +61,13 @@ def test_wheels_are_tried_and_only_one_that_works_is_cached(
 
 
 def test_cache_is_at_home(module, monkeypatch):
-    monkeypatch.setenv('HOME', '/home/me')
     python = 'cp{}{}'.format(*sys.version_info)
-    for env, folder in (
-        ({}, '/home/me/.cache/mmdet_megdet/wheels'),
-        ({'XDG_CACHE_HOME': '/xdg'}, '/xdg/mmdet_megdet/wheels'),
-    ):
-        found = module.cache_folder('2.13.0+cu130', 'cuda9.0', env)
-        assert found == Path(folder, f'{python}-torch2.13.0+cu130-cuda9.0')
+    wheels = f'mmdet_megdet/wheels/{python}-torch2.13.0+cu130-cuda9.0'
+    monkeypatch.setenv('HOME', '/home/me')
+    for value, caches in (('', '/home/me/.cache'), ('/xdg', '/xdg')):
+        monkeypatch.setenv('XDG_CACHE_HOME', value)
+        found = module.cache_folder('2.13.0+cu130', 'cuda9.0')
+        assert found == Path(caches, wheels)
 
 
 def test_build_environment_forces_ops_and_keeps_the_users_jobs(
@@ -87,8 +86,10 @@ def test_build_environment_forces_ops_and_keeps_the_users_jobs(
 
 def test_compiler_is_the_users_or_a_clear_error(module, monkeypatch):
     own = f'{sys.executable} -fopenmp'
-    assert module.find_compiler({'CXX': own}) == own
+    monkeypatch.setenv('CXX', own)
+    assert module.find_compiler() == own
     monkeypatch.setenv('PATH', '/nowhere')
-    for env in {}, {'CXX': 'nothing-here'}:
+    for command in ('', 'nothing-here'):
+        monkeypatch.setenv('CXX', command)
         with pytest.raises(SystemExit, match='MEGDET_WHEELHOUSE'):
-            module.find_compiler(env)
+            module.find_compiler()

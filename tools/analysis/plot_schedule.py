@@ -48,32 +48,25 @@ from mmdet_megdet.upstream.mmengine_names import runner_without_model
 
 
 class Schedule(NamedTuple):
-    """What is plotted.
+    """What is plotted."""
 
-    Attributes:
-        rates (list[float]): The learning rate that each update uses.
-        marks (list[tuple[str, float]]): Ends of schedulers and milestones,
-            and when they come, in updates (between two, if need be).
-        updates_per_epoch (float): A whole number in a sound recipe.
-        batch (str): What an update sees, in words.
-    """
-
+    # The learning rate that each update uses.
     rates: list[float]
+    # Ends of schedulers and milestones, and when they come, in updates
+    # (between two, if need be).
     marks: list[tuple[str, float]]
+    # A whole number in a sound recipe.
     updates_per_epoch: float
+    # What an update sees, in words.
     batch: str
 
 
 def rehearse(
     cfg: Config, gpus: int = 1, images: int | None = None
 ) -> Schedule:
-    """Go through the schedule of a training.
+    """Go through the schedule of a training, which has one optimizer.
 
-    Args:
-        cfg (Config): Config of the training, with one optimizer.
-        gpus (int): Number of ranks. Defaults to 1.
-        images (int, optional): Training images. Defaults to None: those of
-            the config's data set.
+    ``images`` are those of an epoch, by default the data set's.
 
     Raises:
         ConfigError: If the length of an epoch cannot be found, or the
