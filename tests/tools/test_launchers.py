@@ -62,7 +62,7 @@ ALONE = f'{TORCHRUN} --standalone --nproc-per-node'
 )
 def test_refusals(command, variables, refusal):
     script, *words = command.split()
-    result = run(TOOLS / script, *words, **variables)
+    result = run(TOOLS / script, *words, PYTHON='false', **variables)
     assert result.returncode == 2
     assert result.stdout.startswith(refusal)
 
