@@ -57,7 +57,8 @@ def test_they_find_what_a_fresh_one_finds(script, tmp_path):
 RANK = """
 import json, os, signal, sys
 assert 'mmdet' in sys.modules
-print(json.dumps([os.environ['RANK'], os.getppid(), sys.argv[1:]]))
+leads = os.getsid(0) == os.getpid()
+print(json.dumps([os.environ['RANK'], os.getppid(), leads, sys.argv[1:]]))
 signal.pause()
 """
 
@@ -73,7 +74,7 @@ def test_ranks_belong_to_torchrun(tmp_path):
         text=True,
     ) as agent:
         said = sorted(json.loads(agent.stdout.readline()) for _ in range(2))
-        assert said == [[rank, agent.pid, ['a']] for rank in '01']
+        assert said == [[rank, agent.pid, True, ['a']] for rank in '01']
         ranks = descendants(agent.pid)
         assert len(ranks) == 2
         (server,) = {*psutil.Process(agent.pid).children()} - {*ranks}
