@@ -45,42 +45,23 @@ SMALL = [
 ]
 
 
-def run(data, script, *arguments):
-    done = command.run(
-        TOOLS / script, *arguments, *SMALL, cwd=ROOT, COCO_ROOT=str(data)
-    )
-    assert done.returncode == 0, done.stdout[-5000:]
-    return done.stdout
-
-
-def logged(work_dir):
-    """The log lines of training iterations, in order."""
-    files = sorted(work_dir.glob('*/vis_data/scalars.json'))
-    lines = [
-        json.loads(line)
-        for file in files
-        for line in file.read_text().splitlines()
-    ]
-    return [line for line in lines if 'loss' in line]
-
-
-def plan_rows(output):
-    """The plan that the log shows."""
-    names = 'GPUs|accumulation|total batch|BN groups|warm-up'
-    return dict(re.findall(f'^ *({names})  +(.*)$', output, re.M))
-
-
 def test_recipe_on_eight_ranks(tmp_path):
     data, work_dir = tmp_path / 'coco', tmp_path / 'work_dir'
     coco_like(data, SIDE)
+
+    def run(script, *arguments):
+        words = (TOOLS / script, CONFIG, *arguments, *SMALL)
+        variables = dict(COCO_ROOT=str(data))
+        done = command.run(*words, cwd=ROOT, cold=True, **variables)
+        assert done.returncode == 0, done.stdout[-5000:]
+        return done.stdout
+
     # 24 images on 8 ranks: three iterations an epoch, and as many updates.
     # One of the images shows no object, and is a rank's whole batch.
-    train = (
-        'dist_train.sh', CONFIG, '8', '--work-dir', str(work_dir),
-        '--bn-size', '4',
-    )  # fmt: skip
-    output = run(data, *train, '--cfg-options', 'train_cfg.max_epochs=1')
-    assert plan_rows(output) == {
+    train = ('dist_train.sh', '8', '--work-dir', work_dir, '--bn-size', '4')
+    output = run(*train, '--cfg-options', 'train_cfg.max_epochs=1')
+    names = 'GPUs|accumulation|total batch|BN groups|warm-up'
+    assert dict(re.findall(f'^ *({names})  +(.*)$', output, re.M)) == {
         'GPUs': '8',
         'accumulation': '1 micro-step',
         'total batch': '8 images',
@@ -91,30 +72,26 @@ def test_recipe_on_eight_ranks(tmp_path):
     first = work_dir / 'epoch_1.pth'
     checkpoint = torch.load(first, map_location='cpu')
     assert checkpoint['meta']['iter'] == 3
-    tracked = {
-        key: value.item()
+    tracked = [
+        value.item()
         for key, value in checkpoint['state_dict'].items()
         if key.endswith('num_batches_tracked')
-    }
+    ]
     # All of ResNet-50's 53 norm layers and the FPN's 4 + 4 have been in
     # training mode, each once an iteration.
-    assert len(tracked) == 61
-    assert set(tracked.values()) == {3}
+    assert tracked == [3] * 61
 
-    output = run(
-        data, 'dist_test.sh', CONFIG, str(first), '2',
-        '--work-dir', str(work_dir / 'test'), '--cfg-options',
-    )  # fmt: skip
+    test = (first, '2', '--work-dir', work_dir / 'test')
+    output = run('dist_test.sh', *test, '--cfg-options')
     assert re.search(r'coco/bbox_mAP: \d\.\d{4}', output)
     assert re.search(r'coco/segm_mAP: \d\.\d{4}', output)
 
-    run(
-        data, *train, '--resume',
-        '--cfg-options', 'train_cfg.max_epochs=2',
-    )  # fmt: skip
+    run(*train, '--resume', '--cfg-options', 'train_cfg.max_epochs=2')
     checkpoint = torch.load(work_dir / 'epoch_2.pth', map_location='cpu')
     assert checkpoint['meta']['iter'] == 6
-    lines = logged(work_dir)
+    files = sorted(work_dir.glob('*/vis_data/scalars.json'))
+    lines = [json.loads(line) for file in files for line in file.open()]
+    lines = [line for line in lines if 'loss' in line]
     assert [line['step'] for line in lines] == [1, 2, 3, 4, 5, 6]
     for done, line in enumerate(lines):
         # The optimizer's lr, after the logger's rounding to 5 digits.

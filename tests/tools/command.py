@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import functools
+import json
 import os
 import socket
 import subprocess
@@ -15,12 +16,14 @@ from typing import Any
 
 import psutil
 
-from tests.tools.warm import SERVER_NAME, Server, WarmPopen, start_server
+from tests.tools.warm import SERVER_NAME, WarmPopen
 
 ROOT = Path(__file__).resolve().parents[2]
 TOOLS = ROOT / 'tools'
 TINY_CONFIG = ROOT / 'tests' / 'data' / 'tiny_config.py'
 PATIENCE = 600  # seconds until a test gives up
+# Variables that are read when Python or a library starts.
+START = ('PYTHON', 'OMP_', 'CUDA_', 'TRITON_', 'TORCH_DISTRIBUTED_')
 
 
 def start(
@@ -33,19 +36,45 @@ def start(
 
     ``cold`` starts it as a user does, with a fresh interpreter for each
     process. Otherwise what Python there is begins with torch and mmdet
-    imported (``warm.py``).
+    imported (``warm.py``), unless it would differ in what is read at its
+    start.
     """
     words = [str(word) for word in command]
     if words[0].endswith('.py'):
         words.insert(0, sys.executable)
-    if cold:
+    if cold or _read_at_start(env) != _read_at_start(environment()):
         return subprocess.Popen(words, env=env, **kwargs)
-    return WarmPopen(_server(), words, env=env, **kwargs)
+    if Path(words[0]).match('tools/dist_*.sh'):
+        recorder = dict(PYTHON=str(Path(__file__).with_name('recorder.py')))
+        done = subprocess.run(words, env=env | recorder, capture_output=True)
+        # Unless it refuses, this is what the launcher becomes.
+        if done.returncode == 0:
+            arguments, exported = json.loads(done.stdout)
+            words = [sys.executable, *arguments]
+            env = exported | dict(PYTHON=sys.executable)
+    if words[0] == sys.executable:
+        return WarmPopen(_server(), words, env=env, **kwargs)
+    return subprocess.Popen(words, env=env, **kwargs)
+
+
+def _read_at_start(env: dict[str, str]) -> dict[str, str]:
+    return {name: v for name, v in env.items() if name.startswith(START)}
 
 
 @functools.cache
-def _server() -> Server:
-    return start_server(environment())
+def _server() -> socket.socket:
+    """The way to a server, which ends with this process."""
+    ours, theirs = socket.socketpair(type=socket.SOCK_SEQPACKET)
+    with theirs:
+        subprocess.Popen(
+            [sys.executable, '-m', 'tests.tools.warm', str(theirs.fileno())],
+            env=environment(),
+            cwd=ROOT,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            pass_fds=[theirs.fileno()],
+        )
+    return ours
 
 
 def run(
@@ -71,11 +100,10 @@ def run(
         try:
             output, _ = process.communicate(timeout=PATIENCE)
         except subprocess.TimeoutExpired:
-            left = [f'{p.pid} {p.status()}' for p in descendants(process.pid)]
             kill_tree(process.pid)
-            output, _ = process.communicate(timeout=9)
+            output, _ = process.communicate()
             raise AssertionError(
-                f'no end after {PATIENCE} s, with processes {left}:\n{output}'
+                f'no end after {PATIENCE} s: {output}'
             ) from None
     return subprocess.CompletedProcess(
         process.args, process.returncode, output

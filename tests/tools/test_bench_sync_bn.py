@@ -1,10 +1,11 @@
 # Copyright (c) mmdet_megdet contributors. All rights reserved.
-"""The benchmarks of layers and of a training step."""
+"""The benchmarks of layers, of a training step and of annotations."""
 
 from __future__ import annotations
 
 import sys
 from types import SimpleNamespace
+from unittest.mock import Mock, create_autospec
 
 import pytest
 import torch
@@ -37,16 +38,13 @@ def one_rank(tmp_path):
     dist.destroy_process_group()
 
 
-@pytest.mark.parametrize('ranks', [1, 2])
-def test_every_layer_has_a_row(ranks):
+def test_every_layer_has_a_row():
     words = ['--shapes', '2,3,4,5', '1,8,6,7', '--repeats', '1']
     args = bench_sync_bn.parse_args(words)
-    rows = measuring.run_ranks(bench_sync_bn.measure, ranks, 1, args)
-    assert [(r['ranks'], r['input'], r['layer']) for r in rows] == [
-        (ranks, shape, layer)
-        for shape in ('2x3x4x5', '1x8x6x7')
-        for layer in LAYERS
-    ]
+    rows = measuring.run_ranks(bench_sync_bn.measure, 2, 1, args)
+    shapes = ['2x3x4x5'] * 3 + ['1x8x6x7'] * 3
+    assert [row['input'] for row in rows] == shapes
+    assert [row['layer'] for row in rows] == LAYERS * 2
     for plain, _ours, textbook in (rows[:3], rows[3:]):
         assert plain['x plain'] == textbook['x textbook'] == 1
         assert textbook['x plain'] == textbook['ms'] / plain['ms']
@@ -62,42 +60,36 @@ class Hungry(nn.BatchNorm2d):
 
 
 def test_peak_memory_sees_a_momentary_allocation(one_rank):
-    batch = bench_sync_bn.make_batch(
-        (2, 8, 50, 50), 'float32', 'contiguous', CPU
-    )
+    size = 2, 8, 50, 50
+    batch = bench_sync_bn.make_batch(size, 'float32', 'contiguous', CPU)
     peak = bn_costs.peak_memory(Hungry(8), batch)
     # Input and gradient of the output are there too; vectors are small.
     assert 0 <= peak - 12 * batch.x.nbytes < 0.01 * batch.x.nbytes
 
 
-def outputs_and_gradients(rank, world_size):
-    """Largest errors of the layers against one BatchNorm on all ranks."""
-    whole = torch.Generator().manual_seed(0)
-    x, dy = torch.randn(2, 2 * world_size, 4, 6, 6, generator=whole).double()
+def errors_of(rank, world_size, way):
+    """Errors of output and gradient against one BatchNorm on all ranks."""
+    torch.manual_seed(0)
+    x, dy = torch.randn(2, 2 * world_size, 4, 6, 6).double()
     x.requires_grad_()
     y = nn.BatchNorm2d(4).double()(x)
     y.backward(dy)
     own = slice(2 * rank, 2 * rank + 2)
-    batch = bn_costs.Batch(
-        x[own].detach().float().requires_grad_(), dy[own].float()
-    )
-    layer, errors = bn_layers.SwitchedBN(4), {}
-    for layer.way in ('ours', 'textbook'):
-        got = bn_costs.forward_backward(layer, batch)
-        errors[layer.way] = [
-            (a - b).abs().max().item()
-            for a, b in zip(got, (y[own], x.grad[own]), strict=False)
-        ]
-    return errors
+    inputs = x[own].detach().float().requires_grad_()
+    layer = bn_layers.SwitchedBN(4)
+    layer.way = way
+    batch = bn_costs.Batch(inputs, dy[own].float())
+    found, gradient, *_ = bn_costs.forward_backward(layer, batch)
+    return [(found - y[own]).abs().max(), (gradient - x.grad[own]).abs().max()]
 
 
 @pytest.mark.parametrize('world_size', [1, 2])
-def test_synchronised_layers_agree_on_benign_inputs(world_size):
-    for errors in run_ranks(outputs_and_gradients, world_size):
-        # Values up to 4 near mean 0 and variance 1: some 100 roundings of
-        # 2^-24, relative to at most 4^2 in the gradient.
-        for name, error in errors.items():
-            assert max(error) < 100 * 16 * 2.0**-24, (name, error)
+@pytest.mark.parametrize('way', LAYERS[1:])
+def test_synchronised_layers_agree_on_benign_inputs(world_size, way):
+    # Values up to 4 near mean 0 and variance 1: some 100 roundings of 2^-24,
+    # relative to at most 4^2 in the gradient.
+    for errors in run_ranks(errors_of, world_size, way):
+        assert max(errors) < 100 * 16 * 2.0**-24
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason='needs a GPU')
@@ -123,26 +115,22 @@ def test_on_a_gpu():
 )
 def test_kinds_of_updates(compare, kinds, one_rank, monkeypatch):
     """By a clock that counts what only the latter does."""
-    calls = []
+    reduced = Mock(side_effect=dist.all_reduce)
+    curves = Visualizer.add_scalars
+    drawn = create_autospec(curves, side_effect=curves)
+    monkeypatch.setattr(dist, 'all_reduce', reduced)
+    monkeypatch.setattr(Visualizer, 'add_scalars', drawn)
 
-    def counted(holder, name):
-        function = getattr(holder, name)
+    def count():
+        return float(reduced.call_count + drawn.call_count)
 
-        def call(*args, **kwargs):
-            calls.append(name)
-            return function(*args, **kwargs)
-
-        monkeypatch.setattr(holder, name, call)
-
-    counted(dist, 'all_reduce')
-    # Curves of what was found.
-    counted(Visualizer, 'add_scalars')
-    clock = SimpleNamespace(process_time=lambda: float(len(calls)))
+    clock = SimpleNamespace(process_time=count)
     monkeypatch.setattr(bench_train_step, 'time', clock)
     monkeypatch.setenv('LOCAL_RANK', '0')
-    words = ['--compare', compare, '--ranks', '1', '--updates', '2']
-    words += ['--images', '1', '--size', '64', '64']
-    args = bench_train_step.parse_args(words)
+    words = (
+        f'--compare {compare} --ranks 1 --updates 2 --images 1 --size 64 64'
+    )
+    args = bench_train_step.parse_args(words.split())
     measured = bench_train_step.measure(CPU, args)
     assert list(measured) == kinds
     assert measured[kinds[0]] == [0, 0]

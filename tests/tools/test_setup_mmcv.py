@@ -12,87 +12,84 @@ from tests.tools.command import ROOT
 
 
 @pytest.fixture
-def module(monkeypatch):
+def module(monkeypatch, tmp_path):
     monkeypatch.syspath_prepend(ROOT / 'tools' / 'setup')
     import install_mmcv
 
+    monkeypatch.setattr(install_mmcv, 'VENV', tmp_path)
     return install_mmcv
 
 
-def test_the_first_wheel_that_works_is_taken(module, monkeypatch, tmp_path):
+def test_wheels_are_tried_and_only_one_that_works_is_cached(
+    module, monkeypatch, tmp_path
+):
+    tried, works = [], []
     names = ['2.1.0+a', '2.1.0+b', '2.1.0+c', '2.1.00']
     for name in [*(f'mmcv-{n}' for n in names), 'mmcv_lite-2.1.0']:
         (tmp_path / f'{name}-py3-none-any.whl').touch()
-    tried = []
 
-    def works(wheel):
+    def install_working(wheel):
         tried.append(wheel.name.split('-')[1])
-        return tried[-1] == '2.1.0+b'
+        return tried[-1] in works
 
-    monkeypatch.setattr(module, 'install_working', works)
-    assert module.install_from(tmp_path)
-    assert tried == names[:2]
-    assert not module.install_from(tmp_path / 'none')
-
-
-@pytest.mark.parametrize('working', [False, True])
-def test_only_a_build_that_works_is_cached(
-    module, monkeypatch, tmp_path, working
-):
     def compile_wheel(out, env):
         out.mkdir()
-        (out / 'mmcv.whl').touch()
-        return out / 'mmcv.whl'
+        wheel = out / 'mmcv-2.1.0+built-py3-none-any.whl'
+        wheel.touch()
+        return wheel
 
-    monkeypatch.setattr(module, 'VENV', tmp_path)
+    monkeypatch.setattr(module, 'install_working', install_working)
     monkeypatch.setattr(module, 'compile_wheel', compile_wheel)
-    monkeypatch.setattr(module, 'install_working', lambda wheel: working)
+    monkeypatch.setenv('MEGDET_WHEELHOUSE', str(tmp_path))
     cache = tmp_path / 'cache'
-    if working:
-        module.build(cache, False, '2.13.0')
-        assert [path.name for path in cache.iterdir()] == ['mmcv.whl']
-    else:
-        with pytest.raises(SystemExit, match='was built, but does not work'):
-            module.build(cache, False, '2.13.0')
-        assert not cache.exists()
+    monkeypatch.setenv('MEGDET_WHEEL_CACHE', str(cache))
+    with pytest.raises(SystemExit, match='was built, but does not work'):
+        module.main()
+    assert tried == [*names[:3], '2.1.0+built']
+    assert not cache.exists()
+    works.append('2.1.0+built')
+    # Built once, and found then.
+    for _ in range(2):
+        tried.clear()
+        module.main()
+        assert tried == [*names[:3], '2.1.0+built']
+        monkeypatch.setattr(module, 'compile_wheel', None)
+    works.append('2.1.0+b')
+    tried.clear()
+    module.main()
+    assert tried == names[:2]
 
 
-@pytest.mark.parametrize(
-    ('env', 'folder'),
-    [
-        ({}, '/home/me/.cache/mmdet_megdet/wheels'),
-        ({'XDG_CACHE_HOME': '/xdg'}, '/xdg/mmdet_megdet/wheels'),
-        ({'MEGDET_WHEEL_CACHE': '/mine'}, '/mine'),
-    ],
-)
-def test_cache_is_at_home_or_where_the_user_says(
-    module, monkeypatch, env, folder
-):
-    monkeypatch.setenv('HOME', '/home/me')
+def test_cache_is_at_home(module, monkeypatch):
     python = 'cp{}{}'.format(*sys.version_info)
-    found = module.cache_folder('2.13.0+cu130', 'cuda9.0', env)
-    assert found == Path(folder, f'{python}-torch2.13.0+cu130-cuda9.0')
+    wheels = f'mmdet_megdet/wheels/{python}-torch2.13.0+cu130-cuda9.0'
+    monkeypatch.setenv('HOME', '/home/me')
+    for value, caches in (('', '/home/me/.cache'), ('/xdg', '/xdg')):
+        monkeypatch.setenv('XDG_CACHE_HOME', value)
+        found = module.cache_folder('2.13.0+cu130', 'cuda9.0')
+        assert found == Path(caches, wheels)
 
 
 def test_build_environment_forces_ops_and_keeps_the_users_jobs(
     module, monkeypatch, tmp_path
 ):
-    for name, value in ('MAX_JOBS', '3'), ('MMCV_WITH_OPS', '0'):
+    given = dict(MAX_JOBS='3', MMCV_WITH_OPS='0', FORCE_CUDA='1')
+    for name, value in given.items():
         monkeypatch.setenv(name, value)
-    monkeypatch.setenv('FORCE_CUDA', '1')
     env = module.build_environment('g++', tmp_path, False, '2.13.0+cpu')
     assert (env['MMCV_WITH_OPS'], env['MAX_JOBS']) == ('1', '3')
     assert env['FORCE_CUDA'] == '0'
     assert 'MEGDET_CXX_STD' not in env
     env = module.build_environment('g++', tmp_path, True, '2.15.0+cu130')
-    assert env['FORCE_CUDA'] == '1'
-    assert env['MEGDET_CXX_STD'] == 'c++20'
+    assert (env['FORCE_CUDA'], env['MEGDET_CXX_STD']) == ('1', 'c++20')
 
 
 def test_compiler_is_the_users_or_a_clear_error(module, monkeypatch):
     own = f'{sys.executable} -fopenmp'
-    assert module.find_compiler({'CXX': own}) == own
+    monkeypatch.setenv('CXX', own)
+    assert module.find_compiler() == own
     monkeypatch.setenv('PATH', '/nowhere')
-    for env in {}, {'CXX': 'nothing-here'}:
+    for command in ('', 'nothing-here'):
+        monkeypatch.setenv('CXX', command)
         with pytest.raises(SystemExit, match='MEGDET_WHEELHOUSE'):
-            module.find_compiler(env)
+            module.find_compiler()

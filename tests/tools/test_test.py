@@ -6,7 +6,6 @@ from types import SimpleNamespace
 import cv2
 import numpy as np
 import pytest
-import torch
 from mmdet.engine.hooks import DetVisualizationHook
 from mmdet.structures import DetDataSample
 from mmdet.visualization import DetLocalVisualizer
@@ -53,33 +52,28 @@ def test_drawing_needs_its_hook(tmp_path, monkeypatch):
         tool.main([str(config), str(checkpoint), '--show-dir', 'drawn'])
 
 
+class Samples(list):
+    """A data set of these."""
+
+    def get_data_info(self, index):
+        return dict(img_path=self[index].img_path)
+
+
 def test_images_of_one_name_are_drawn_beside_each_other(tmp_path):
     """mmdet's hook names files by the image's own name alone."""
-    samples = []
+    samples = Samples()
     for folder, colour in (('a', 40), ('b', 200)):
         path = tmp_path / 'images' / folder / 'same.png'
         path.parent.mkdir(parents=True)
         cv2.imwrite(str(path), np.full((8, 12, 3), colour, np.uint8))
-        sample = DetDataSample(metainfo=dict(img_path=str(path)))
-        sample.gt_instances = sample.pred_instances = InstanceData(
-            bboxes=torch.zeros(0, 4),
-            scores=torch.zeros(0),
-            labels=torch.zeros(0, dtype=torch.int64),
-        )
-        samples.append(sample)
-    infos = [dict(img_path=sample.img_path) for sample in samples]
+        samples.append(DetDataSample(metainfo=dict(img_path=str(path))))
+        samples[-1].pred_instances = InstanceData(scores=np.zeros(0))
     visualizer = DetLocalVisualizer.get_instance('drawn')
     visualizer.dataset_meta = dict(classes=())
-    tool.name_by_folder(visualizer, Infos(infos))
+    tool.name_by_folder(visualizer, samples)
     hook = DetVisualizationHook(draw=True, test_out_dir='drawn')
     runner = SimpleNamespace(work_dir=str(tmp_path), timestamp='now')
     hook.after_test_iter(runner, 0, {}, samples)
     for folder, colour in (('a', 40), ('b', 200)):
         path = tmp_path / 'now' / 'drawn' / folder / 'same.png'
         assert (cv2.imread(str(path)) == colour).all()
-
-
-class Infos(list):
-    """A data set of these."""
-
-    get_data_info = list.__getitem__

@@ -53,19 +53,20 @@ def load_work_dir(work_dir: Path) -> list[dict]:
     # Names are timestamps: their order is that of the runs.
     for path in sorted(work_dir.glob('*/vis_data/scalars.json')):
         found = _read(path)
-        start = next(filter(_is_training, found), None)
+        start = next((record for record in found if 'iter' in record), None)
         if start is None:
             continue
+        if not _resumed(path):
+            records = []
         # Of what a resumed run makes again, the later one rules. (A
         # validation's step is its epoch where epochs are counted.)
         first = start.get('epoch', start['iter'])
         records = [
             record
             for record in records
-            if _resumed(path)
-            and (
+            if (
                 record['iter'] < start['iter']
-                if _is_training(record)
+                if 'iter' in record
                 else record['step'] < first
             )
         ]
@@ -102,39 +103,28 @@ def _resumed(path: Path) -> bool:
     )
 
 
-def _is_training(record: dict) -> bool:
-    return 'iter' in record
-
-
-def extract(records: list[dict]) -> dict[str, Curves]:
-    """Sort records into the curves of each panel."""
-    panels: dict[str, Curves] = {label: {} for label in PANELS}
+def curves_of(records: list[dict], names: re.Pattern) -> Curves:
+    """Return the curves of fitting names."""
+    curves: Curves = {}
     for record in records:
-        step = record['iter' if _is_training(record) else 'step']
-        for name, value in record.items():
-            for label, pattern in PANELS.items():
-                if pattern.fullmatch(name):
-                    steps, values = panels[label].setdefault(name, ([], []))
-                    steps.append(step)
-                    values.append(value)
-    return panels
+        for name in filter(names.fullmatch, record):
+            steps, values = curves.setdefault(name, ([], []))
+            steps.append(record.get('iter', record['step']))
+            values.append(record[name])
+    return curves
 
 
-def draw(panels: dict[str, Curves], title: str) -> Figure:
+def draw(records: list[dict], title: str) -> Figure:
     """Draw the panels that have curves below each other."""
+    panels = {label: curves_of(records, n) for label, n in PANELS.items()}
     shown = {label: curves for label, curves in panels.items() if curves}
-    figure, axes = plt.subplots(
-        len(shown),
-        1,
-        squeeze=False,
-        figsize=(9, 3 * len(shown) + 0.5),
-        layout='constrained',
-    )
+    size = 9, 3 * len(shown) + 0.5
+    figure = plt.figure(figsize=size, layout='constrained')
     figure.suptitle(title)
-    for axis, (label, curves) in zip(axes[:, 0], shown.items(), strict=True):
+    for row, (label, curves) in enumerate(shown.items(), 1):
+        axis = figure.add_subplot(len(shown), 1, row, ylabel=label)
         for name, curve in curves.items():
             axis.plot(*curve, '.-', label=name)
-        axis.set_ylabel(label)
         validates = label == 'validation AP'
         axis.set_xlabel('epoch, or update' if validates else 'iteration')
         axis.set_yscale('log' if label == 'loss' else 'linear')
@@ -152,8 +142,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     args = parser.parse_args(argv)
     out = args.out or args.work_dir / 'log.png'
     try:
-        panels = extract(load_work_dir(args.work_dir))
-        figure = draw(panels, args.work_dir.resolve().name)
+        records = load_work_dir(args.work_dir)
+        figure = draw(records, args.work_dir.resolve().name)
         out.parent.mkdir(parents=True, exist_ok=True)
         figure.savefig(out, dpi=120)
         plt.close(figure)

@@ -48,32 +48,25 @@ from mmdet_megdet.upstream.mmengine_names import runner_without_model
 
 
 class Schedule(NamedTuple):
-    """What is plotted.
+    """What is plotted."""
 
-    Attributes:
-        rates (list[float]): The learning rate that each update uses.
-        marks (list[tuple[str, float]]): Ends of schedulers and milestones,
-            and when they come, in updates (between two, if need be).
-        updates_per_epoch (float): A whole number in a sound recipe.
-        batch (str): What an update sees, in words.
-    """
-
+    # The learning rate that each update uses.
     rates: list[float]
+    # Ends of schedulers and milestones, and when they come, in updates
+    # (between two, if need be).
     marks: list[tuple[str, float]]
+    # A whole number in a sound recipe.
     updates_per_epoch: float
+    # What an update sees, in words.
     batch: str
 
 
 def rehearse(
     cfg: Config, gpus: int = 1, images: int | None = None
 ) -> Schedule:
-    """Go through the schedule of a training.
+    """Go through the schedule of a training, which has one optimizer.
 
-    Args:
-        cfg (Config): Config of the training, with one optimizer.
-        gpus (int): Number of ranks. Defaults to 1.
-        images (int, optional): Training images. Defaults to None: those of
-            the config's data set.
+    ``images`` are those of an epoch, by default the data set's.
 
     Raises:
         ConfigError: If the length of an epoch cannot be found, or the
@@ -93,12 +86,11 @@ def rehearse(
     iterations = epoch_length(cfg, images, gpus, accumulation)
     of_iterations = 1 if _by_update(cfg) else accumulation
     runner = _runner(cfg, gpus, iterations, of_iterations)
-    has_epochs = _by_update(cfg) or isinstance(
-        runner.train_loop, EpochBasedTrainLoop
-    )
+    by_epoch = isinstance(runner.train_loop, EpochBasedTrainLoop)
+    epoch = iterations if by_epoch or _by_update(cfg) else None
     return Schedule(
-        _train(runner, has_epochs),
-        _marks(runner, has_epochs, of_iterations),
+        _train(runner, epoch),
+        _marks(runner, epoch, of_iterations),
         iterations / of_iterations,
         f'{gpus} GPU(s) x {per_gpu} images x {accumulation} accumulated = '
         f'{gpus * per_gpu * accumulation} images an update',
@@ -186,7 +178,7 @@ def _runner(
     return runner
 
 
-def _train(runner: Runner, has_epochs: bool) -> list[float]:
+def _train(runner: Runner, epoch: int | None) -> list[float]:
     """Step the schedulers through the whole training."""
     wrapper, hook = runner.optim_wrapper, ParamSchedulerHook()
     (weight,) = wrapper.param_groups[0]['params']
@@ -197,25 +189,24 @@ def _train(runner: Runner, has_epochs: bool) -> list[float]:
         if wrapper.should_update():
             rates.append(lr)
         hook.after_train_iter(runner, iteration)
-        if has_epochs and (iteration + 1) % len(runner.train_dataloader) == 0:
+        if epoch and (iteration + 1) % epoch == 0:
             hook.after_train_epoch(runner)
     return rates
 
 
 def _marks(
-    runner: Runner, has_epochs: bool, accumulation: int
+    runner: Runner, epoch: int | None, accumulation: int
 ) -> list[tuple[str, float]]:
     """Find ends of schedulers before training ends, and milestones."""
     marks = []
     for scheduler in runner.param_schedulers:
-        scale = 1 / accumulation
+        begin, end, scale = scheduler.begin, scheduler.end, 1 / accumulation
         if scheduler.by_epoch:
-            scale *= len(runner.train_dataloader)
-            if not has_epochs:  # then it is never stepped
+            if epoch is None:  # then it is never stepped
                 continue
+            scale *= epoch
         elif getattr(scheduler, 'count', 'iters') == 'updates':
             scale = 1
-        begin, end = scheduler.begin, scheduler.end
         marks.append((f'{type(scheduler).__name__} ends', end * scale))
         marks += [
             ('milestone', (begin + milestone) * scale)

@@ -57,33 +57,29 @@ def take_turns(
     rounds: int,
     device: torch.device,
 ) -> dict[str, float]:
-    """Time every kind of step once a round; called on every rank.
+    """Return median seconds of a step of each kind, of the slowest rank.
 
-    Each round has another order, so that all kinds see the machine in the
-    same state; the first is to warm up. Ranks start a step together. On a GPU
-    some steps are timed as one, so that the host runs ahead of it as in
-    training.
-
-    Returns:
-        dict[str, float]: Median seconds of a step of each kind, of the rank
-        that took longest.
+    Called on every rank. Every kind is timed once a round, of which the first
+    is to warm up, and each has another order, so that all kinds see the
+    machine in the same state. Ranks start a step together. On a GPU some steps
+    are timed as one, so that the host runs ahead of it as in training.
     """
-    names = list(kinds)
     calls = CUDA_CALLS if device.type == 'cuda' else 1
-    seconds = torch.zeros(rounds + 1, len(names), dtype=torch.float64)
-    for number in range(rounds + 1):
-        for place in range(len(names)):
-            kind = (number + place) % len(names)
+    steps = list(enumerate(kinds.values()))
+    seconds = torch.zeros(rounds + 1, len(steps), dtype=torch.float64)
+    for row in seconds:
+        for kind, step in steps:
             dist.barrier()
             # torch's timer waits for a GPU.
             begin = timer()
             for _ in range(calls):
-                kinds[names[kind]]()
-            seconds[number, kind] = timer() - begin
+                step()
+            row[kind] = timer() - begin
+        steps.append(steps.pop(0))
     slowest = seconds[1:].to(device)
     dist.all_reduce(slowest, op=dist.ReduceOp.MAX)
     medians = slowest.quantile(0.5, dim=0) / calls
-    return dict(zip(names, medians.tolist(), strict=True))
+    return dict(zip(kinds, medians.tolist(), strict=True))
 
 
 def make_batch(

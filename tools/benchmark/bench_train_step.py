@@ -35,9 +35,7 @@ from bn_layers import SwitchedBN, ways_on
 from mmdet.testing import demo_mm_inputs
 from mmengine.config import Config
 from mmengine.registry import DATASETS, MODELS
-from torch import nn
 from torch.utils.benchmark import timer
-from torch.utils.data import Dataset
 
 from mmdet_megdet.arguments import positive
 from mmdet_megdet.cli import build_runner
@@ -60,23 +58,14 @@ MODELS.register_module(module=SwitchedBN, force=True)
 
 
 @DATASETS.register_module(force=True)
-class RandomImages(Dataset):
+class RandomImages(list):
     """Random images with boxes and masks of three classes."""
 
     def __init__(self, length: int, size: Sequence[int]) -> None:
-        width, height = size
-        self.content = demo_mm_inputs(
-            batch_size=length,
-            image_shapes=(3, height, width),
-            num_classes=3,
-            with_mask=True,
-        )
-
-    def __len__(self) -> int:
-        return len(self.content['inputs'])
-
-    def __getitem__(self, index: int) -> dict[str, Any]:
-        return {name: values[index] for name, values in self.content.items()}
+        shape = 3, size[1], size[0]
+        content = demo_mm_inputs(length, shape, num_classes=3, with_mask=True)
+        for item in zip(*content.values(), strict=True):
+            self.append(dict(zip(content, item, strict=True)))
 
 
 def config(args: argparse.Namespace, updates: int, folder: str) -> Config:
@@ -125,13 +114,6 @@ def config(args: argparse.Namespace, updates: int, folder: str) -> Config:
     return cfg
 
 
-def choose_way(model: nn.Module, way: str) -> None:
-    """Let the layers of a model normalise in a way."""
-    for layer in model.modules():
-        if isinstance(layer, SwitchedBN):
-            layer.way = way
-
-
 def measure(
     device: torch.device, args: argparse.Namespace
 ) -> dict[str, list[float]]:
@@ -149,7 +131,8 @@ def measure(
         run_iter = loop.run_iter
 
         def timed(*batch: Any) -> None:
-            choose_way(runner.model, kinds[runner.iter % len(kinds)])
+            for layer in runner.model.modules():
+                layer.way = kinds[runner.iter % len(kinds)]
             dist.barrier()
             began = clock()
             run_iter(*batch)
@@ -186,14 +169,10 @@ def main(argv: Sequence[str] | None = None) -> None:
     found = measuring.run_ranks(measure, args.ranks, args.threads, args)
     medians = {kind: median(seconds) for kind, seconds in found.items()}
     base = next(iter(medians))
-    rows = [
-        {
-            'update': kind,
-            'ms': 1e3 * s,
-            f'x {base}': f'{s / medians[base]:.3f}',
-        }
-        for kind, s in medians.items()
-    ]
+    rows = []
+    for kind, seconds in medians.items():
+        ratio = f'{seconds / medians[base]:.3f}'
+        rows.append({'update': kind, 'ms': 1e3 * seconds, f'x {base}': ratio})
     width, height = args.size
     caption = measuring.caption(
         args.threads,

@@ -101,7 +101,6 @@ def interpreted(run: Callable[[], object], x: Tensor) -> Count:
 
     builder = interpreter.interpreter_builder
     kind = interpreter.InterpretedFunction
-    load, store = builder.create_masked_load, builder.create_masked_store
     start = kind.run
     large: list[range] = []
     bytes_of, launches = Counter(), 0
@@ -116,20 +115,18 @@ def interpreted(run: Callable[[], object], x: Tensor) -> Count:
         ]
         return start(kernel, *args, **kwargs)
 
-    def count(way: str, pointers: Any, mask: Any) -> None:
-        places = pointers.data[mask.data]
-        if places.size and any(int(places.flat[0]) in r for r in large):
-            bits = pointers.get_element_ty().primitive_bitwidth
-            bytes_of[way] += places.size * bits // 8
+    def counting(way: str, access: Callable, mask_at: int) -> Callable:
+        def call(pointers: Any, *args: Any) -> Any:
+            places = pointers.data[args[mask_at].data]
+            if places.size and any(int(places.flat[0]) in r for r in large):
+                bits = pointers.get_element_ty().primitive_bitwidth
+                bytes_of[way] += places.size * bits // 8
+            return access(pointers, *args)
 
-    def read(pointers: Any, mask: Any, *args: Any) -> Any:
-        count('reads', pointers, mask)
-        return load(pointers, mask, *args)
+        return call
 
-    def write(pointers: Any, value: Any, mask: Any, *args: Any) -> Any:
-        count('writes', pointers, mask)
-        return store(pointers, value, mask, *args)
-
+    read = counting('reads', builder.create_masked_load, 0)
+    write = counting('writes', builder.create_masked_store, 1)
     with (
         patch.object(kind, 'run', launch),
         patch.object(builder, 'create_masked_load', read),

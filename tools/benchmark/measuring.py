@@ -37,19 +37,11 @@ def parser_of(doc: str, **defaults: Any) -> argparse.ArgumentParser:
 
 
 def run_ranks(fn: Callable, world_size: int, threads: int, *args: Any) -> Any:
-    """Call ``fn(device, *args)`` on every rank of a fresh job.
+    """Call ``fn(device, *args)`` on every rank; return what rank 0's did.
 
-    Each rank has a GPU, where the machine has any. The error of the first one
-    that fails is raised here, and the others are ended.
-
-    Args:
-        fn (Callable): A module-level function.
-        world_size (int): Number of processes.
-        threads (int): Intra-op threads of each process.
-        *args: Handed on.
-
-    Returns:
-        Any: What ``fn`` returned on rank 0.
+    Each rank has a GPU, where the machine has any, and so many threads. The
+    error of the first one that fails is raised here, and the others are ended.
+    ``fn`` is found by its name in its module.
     """
     with tempfile.TemporaryDirectory() as folder:
         mp.start_processes(
@@ -71,9 +63,9 @@ def _rank_main(
     args: tuple,
 ) -> None:
     torch.set_num_threads(threads)
-    device = torch.device('cpu')
-    if torch.cuda.is_available():
-        device = torch.device('cuda', rank)
+    gpu = torch.cuda.is_available()
+    device = torch.device('cuda', rank) if gpu else torch.device('cpu')
+    if gpu:
         torch.cuda.set_device(device)
     # Ranks of one machine talk to each other over the loopback device,
     # whatever its host name resolves to.
@@ -84,8 +76,8 @@ def _rank_main(
         rank=rank,
         world_size=world_size,
         timeout=timedelta(seconds=300),
-        backend='nccl' if device.type == 'cuda' else 'gloo',
-        device_id=device if device.type == 'cuda' else None,
+        backend='nccl' if gpu else 'gloo',
+        device_id=device if gpu else None,
     )
     try:
         result = fn(device, *args)

@@ -34,11 +34,8 @@ INPUTS = (
 
 def digest(*parts: Path | str) -> str:
     """Return a key that changes with the files' content or the strings."""
-    sha = hashlib.sha256()
-    for part in parts:
-        data = part.read_bytes() if isinstance(part, Path) else part.encode()
-        sha.update(b'%d:' % len(data) + data)
-    return sha.hexdigest()
+    contents = [p.read_bytes() if isinstance(p, Path) else p for p in parts]
+    return hashlib.sha256(repr(contents).encode()).hexdigest()
 
 
 def stamp(name: str) -> str:

@@ -46,22 +46,20 @@ def install_from(folder: Path) -> bool:
     return any(map(install_working, wheels))
 
 
-def cache_folder(
-    torch: str, flavour: str, env: Mapping[str, str] = os.environ
-) -> Path:
+def cache_folder(torch: str, flavour: str) -> Path:
     """Return where wheels for this Python, torch and 'cpu' or CUDA are."""
-    root = env.get('MEGDET_WHEEL_CACHE')
+    root = os.environ.get('MEGDET_WHEEL_CACHE')
     if not root:
-        caches = env.get('XDG_CACHE_HOME') or Path.home() / '.cache'
+        caches = os.environ.get('XDG_CACHE_HOME') or Path.home() / '.cache'
         root = Path(caches) / 'mmdet_megdet' / 'wheels'
     python = 'cp{}{}'.format(*sys.version_info)
     return Path(root) / f'{python}-torch{torch}-{flavour}'
 
 
-def find_compiler(env: Mapping[str, str] = os.environ) -> str:
+def find_compiler() -> str:
     """Return the C++ compiler's command: CXX, or the first that is there."""
     usual = filter(shutil.which, ('g++', 'c++', 'clang++'))
-    command = env.get('CXX') or next(usual, '')
+    command = os.environ.get('CXX') or next(usual, '')
     if not command or shutil.which(shlex.split(command)[0]) is None:
         sys.exit(
             f'set-up: no C++ compiler to build mmcv with (CXX={command}). '

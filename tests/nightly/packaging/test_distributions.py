@@ -4,9 +4,12 @@
 from __future__ import annotations
 
 import email
+import shutil
 import subprocess
 import sys
+import sysconfig
 import tarfile
+import venv
 import zipfile
 from pathlib import Path
 from types import SimpleNamespace
@@ -14,18 +17,10 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from tests.nightly.packaging.environment import (
-    VERSION,
-    add_packages,
-    build,
-    check,
-    copy_source,
-    make_environment,
-    pip_install,
-    unpack,
-)
-from tests.tools.command import ROOT
+from tests.tools.command import PATIENCE, ROOT, environment
 
+# Unlike any that was ever released: it cannot come from another installation.
+VERSION = '9.8.7'
 # One update of eight images, four at once on the only rank.
 TINY = """
 _base_ = 'mmdet_megdet::megdet/shapes_r18_fpn.py'
@@ -42,37 +37,87 @@ import mmdet_megdet
 print(Config.fromfile(sys.argv[1]).get('mark'))
 print(mmdet_megdet.__version__, mmdet_megdet.__file__)
 """
+FROM_FILES = ('--no-deps', '--no-index', '--no-build-isolation')
+
+
+def check(*command, cwd=None, **variables):
+    """Run a command without the repository; return what it printed."""
+    env = environment(**variables)
+    del env['PYTHONPATH']  # nothing from the repository
+    done = subprocess.run(
+        [str(word) for word in command],
+        cwd=cwd,
+        env=env,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        timeout=PATIENCE,
+    )
+    assert done.returncode == 0, done.stdout
+    return done.stdout
 
 
 @pytest.fixture(scope='module')
 def built(tmp_path_factory):
-    """The sdist of the project and the wheel that is built from the sdist."""
+    """The sdist of the project and the wheel that is built from the sdist.
+
+    Both by the installed setuptools, offline, of a copy of the project with
+    another version in the one place for it.
+    """
     folder = tmp_path_factory.mktemp('built')
-    source = copy_source(folder / 'project')
-    sdist = build(source, 'sdist', folder / 'dist')
-    unpacked = unpack(sdist, folder / 'unpacked')
-    wheel = build(unpacked, 'wheel', folder / 'dist')
+    names = ('.*', '__pycache__', '*.egg-info', 'build', 'dist', 'work_dirs')
+    ignored = shutil.ignore_patterns(*names)
+    source = Path(shutil.copytree(ROOT, folder / 'project', ignore=ignored))
+    version = source / 'mmdet_megdet' / 'version.py'
+    version.write_text(f'__version__ = {VERSION!r}\n')
+    dist = folder / 'dist'
+    script = (
+        f'from setuptools import build_meta as b; b.build_sdist({str(dist)!r})'
+    )
+    check(sys.executable, '-c', script, cwd=source)
+    (sdist,) = dist.iterdir()
+    pip_wheel = (sys.executable, '-m', 'pip', 'wheel', *FROM_FILES, '-w', dist)
+    check(*pip_wheel, sdist, cwd=folder)
+    (wheel,) = dist.glob('*.whl')
     return SimpleNamespace(source=source, sdist=sdist, wheel=wheel)
+
+
+def make_environment(folder, *installed):
+    """Make an environment that has all, but this package as is said.
+
+    The rest is the tests' own interpreter's, whose ``.pth`` files are not
+    read: an editable installation of this package there is not found here.
+    """
+    venv.create(folder, symlinks=True)
+    python = folder / 'bin' / 'python'
+    paths = sysconfig.get_path('purelib'), sysconfig.get_path('platlib')
+    add_packages(python, 'others', *paths)
+    check(python, '-m', 'pip', 'install', *FROM_FILES, *installed)
+    return python
+
+
+def add_packages(python, name, *folders):
+    """Let an environment import from more folders, after its own."""
+    (packages,) = python.parents[1].glob('lib/python*/site-packages')
+    lines = dict.fromkeys(map(str, folders))  # purelib may be platlib
+    (packages / f'{name}.pth').write_text('\n'.join(lines) + '\n')
 
 
 @pytest.fixture(scope='module')
 def installed(built, tmp_path_factory):
     """The wheel, installed; a folder elsewhere with data and a config."""
     folder = tmp_path_factory.mktemp('installed')
-    python = make_environment(folder / 'env')
-    pip_install(python, built.wheel)
-    generate = ('-m', 'mmdet_megdet.demo_data', 'shapes')
-    run = folder / 'run'
-    run.mkdir()
-    check(python, *generate, '--train', '8', '--val', '2', cwd=run)
-    (run / 'tiny.py').write_text(TINY)
-    return SimpleNamespace(python=python, run=run)
+    python = make_environment(folder / 'env', built.wheel)
+    generate = (python, '-m', 'mmdet_megdet.demo_data', 'shapes')
+    check(*generate, '--train', '8', '--val', '2', cwd=folder)
+    (folder / 'tiny.py').write_text(TINY)
+    return SimpleNamespace(python=python, run=folder)
 
 
-def files(folder: Path) -> set[str]:
-    """Relative names of all files below a folder."""
-    found = (p.relative_to(folder) for p in folder.rglob('*') if p.is_file())
-    return {path.as_posix() for path in found}
+def files(source, part):
+    """Names of all files below a folder of the project."""
+    found = (source / part).rglob('*')
+    return {p.relative_to(source).as_posix() for p in found if p.is_file()}
 
 
 def test_sdist_holds_the_project(built):
@@ -80,14 +125,12 @@ def test_sdist_holds_the_project(built):
         members = {m.name for m in tar.getmembers() if m.isfile()}
     assert built.sdist.name == f'mmdet_megdet-{VERSION}.tar.gz'
     held = {name.partition('/')[2] for name in members}
-    parts = ('mmdet_megdet', 'configs', 'docs', 'requirements', 'tests')
-    for part in (*parts, 'tools'):
-        names = {f'{part}/{name}' for name in files(built.source / part)}
-        assert names <= held
+    for part in ('mmdet_megdet', 'configs', 'docs', 'requirements', 'tests'):
+        assert files(built.source, part) <= held
+    assert files(built.source, 'tools') <= held
     alone = {'LICENSE', 'Makefile', 'README.md', 'README.zh-CN.md'}
     alone |= {'setup.py', 'pyproject.toml', 'MANIFEST.in', 'CHANGELOG.md'}
-    alone |= {'CONTRIBUTING.md', 'mmdet_megdet/py.typed'}
-    assert alone | {'model-index.yml'} <= held
+    assert alone | {'CONTRIBUTING.md', 'model-index.yml'} <= held
     assert not [name for name in held if '.mim' in name or '.pyc' in name]
 
 
@@ -97,19 +140,15 @@ def test_wheel_holds_the_package_and_what_mim_looks_for(built):
         info = f'mmdet_megdet-{VERSION}.dist-info'
         metadata = email.message_from_bytes(archive.read(f'{info}/METADATA'))
         script = archive.getinfo('mmdet_megdet/.mim/tools/dist_train.sh')
-    package = {
-        f'mmdet_megdet/{n}' for n in files(built.source / 'mmdet_megdet')
-    }
-    configs = {f'configs/{n}' for n in files(built.source / 'configs')}
-    tools = {f'tools/{n}' for n in files(built.source / 'tools')}
+    tools = files(built.source, 'tools') - {'tools/demo.sh'}
     # Setting up .venv and the demo that runs there need the repository.
-    tools -= {n for n in tools if n.startswith('tools/setup/')}
-    tools -= {'tools/demo.sh'}
-    mim = configs | tools | {'model-index.yml', 'tools/setup/check_mmcv.py'}
-    expected = package | {f'mmdet_megdet/.mim/{name}' for name in mim}
+    tools -= files(built.source, 'tools/setup')
+    mim = files(built.source, 'configs') | tools
+    mim |= {'model-index.yml', 'tools/setup/check_mmcv.py'}
+    expected = files(built.source, 'mmdet_megdet')
+    expected |= {f'mmdet_megdet/.mim/{name}' for name in mim}
     assert {n for n in held if not n.startswith(info)} == expected
-    assert f'{info}/licenses/LICENSE' in held
-    assert 'mmdet_megdet/py.typed' in held
+    assert {f'{info}/licenses/LICENSE', 'mmdet_megdet/py.typed'} <= held
     assert script.external_attr >> 16 & 0o111  # a user may run it
 
     assert (metadata['Name'], metadata['Version']) == ('mmdet-megdet', VERSION)
@@ -124,36 +163,24 @@ def test_wheel_holds_the_package_and_what_mim_looks_for(built):
 def test_installed_wheel_trains_one_iteration(installed):
     (package,) = installed.python.parents[1].rglob('mmdet_megdet')
     script = package / '.mim' / 'tools' / 'train.py'
-    log = check(
-        installed.python,
-        script,
-        'tiny.py',
-        cwd=installed.run,
-        SHAPES_ROOT='shapes',
-    )
+    there = dict(cwd=installed.run, SHAPES_ROOT='shapes')
+    log = check(installed.python, script, 'tiny.py', **there)
     assert 'Epoch(train) [1][1/1]' in log
     # Of MMEngine, where it does not find the registries of a scope.
     assert 'Failed to ' not in log
-    saved = torch.load(
-        installed.run / 'work_dirs' / 'tiny' / 'epoch_1.pth',
-        weights_only=False,
-    )
+    path = installed.run / 'work_dirs' / 'tiny' / 'epoch_1.pth'
+    saved = torch.load(path, weights_only=False)
     assert saved['meta']['iter'] == 1
-    norm = 'backbone.bn1.num_batches_tracked'
-    assert saved['state_dict'][norm] == 1
+    assert saved['state_dict']['backbone.bn1.num_batches_tracked'] == 1
     assert all(v.isfinite().all() for v in saved['state_dict'].values())
     # It is the wheel that ran.
-    printed = check(
-        installed.python, '-c', PRINT_CONFIG, 'tiny.py', cwd=installed.run
-    )
+    printed = check(installed.python, '-c', PRINT_CONFIG, 'tiny.py', **there)
     version, file = printed.splitlines()[-1].split()
-    assert version == VERSION
-    assert Path(file).parent == package
+    assert (version, Path(file).parent) == (VERSION, package)
 
 
 def test_editable_installation_shows_a_config_as_it_is_now(built, tmp_path):
-    python = make_environment(tmp_path / 'env')
-    pip_install(python, '-e', built.source)
+    python = make_environment(tmp_path / 'env', '-e', built.source)
     shapes = built.source / 'configs' / 'megdet' / 'shapes_r18_fpn.py'
     before = shapes.read_text()
     shapes.write_text(before + '\nmark = "changed"\n')
@@ -163,13 +190,11 @@ def test_editable_installation_shows_a_config_as_it_is_now(built, tmp_path):
     shapes.write_text(before)
     mark, where = printed.splitlines()[-2:]
     assert mark == 'changed'
-    assert where.split()[0] == VERSION
-    assert built.source in Path(where.split()[1]).parents
+    assert where == f'{VERSION} {built.source}/mmdet_megdet/__init__.py'
 
 
-@pytest.fixture
-def with_mim(installed, tmp_path):
-    """The wheel's environment, with mim in a folder of its own."""
+def test_mim(installed, tmp_path):
+    """In the wheel's environment, with mim in a folder of its own."""
     packages = tmp_path / 'mim'
     pip = [sys.executable, '-m', 'pip', '--retries', '1', '--timeout', '15']
     options = ['install', '-q', '--no-deps', '--no-compile', '-t', packages]
@@ -180,32 +205,24 @@ def with_mim(installed, tmp_path):
     if done.returncode:
         pytest.skip(f'pip could not install mim.txt: {done.stderr.strip()}')
     add_packages(installed.python, 'mim', packages)
-    return installed
 
-
-def test_mim(with_mim, tmp_path):
-    def mim(*arguments: str | Path) -> str:
+    def mim(*arguments):
         main = 'from mim.cli import cli; cli()'
         return check(
-            with_mim.python,
-            *('-W', 'ignore', '-c', main, *arguments),
-            cwd=with_mim.run,
+            *(installed.python, '-W', 'ignore', '-c', main, *arguments),
+            cwd=installed.run,
             HOME=str(tmp_path),  # mim makes a cache folder there
             SHAPES_ROOT='shapes',
         )
 
-    work_dir = tmp_path / 'run'
-    trained = mim(
-        *('train', 'mmdet_megdet', 'tiny.py', '--gpus', '0'),
-        *('--work-dir', work_dir),
-    )
+    work_dir = ('--gpus', '0', '--work-dir', tmp_path / 'run')
+    trained = mim('train', 'mmdet_megdet', 'tiny.py', *work_dir)
     assert 'Epoch(train) [1][1/1]' in trained
     assert 'Training finished successfully' in trained
     # A config of the package, by its name alone.
-    tested = mim(
-        *('test', 'mmdet_megdet', 'shapes_r18_fpn.py', '--gpus', '0'),
-        *('--checkpoint', work_dir / 'epoch_1.pth', '--work-dir', work_dir),
-    )
+    checkpoint = ('--checkpoint', tmp_path / 'run' / 'epoch_1.pth')
+    words = ('test', 'mmdet_megdet', 'shapes_r18_fpn.py', *checkpoint)
+    tested = mim(*words, *work_dir)
     assert 'Epoch(test) [2/2]' in tested
     assert 'Testing finished successfully' in tested
     found = mim('search', 'mmdet_megdet', '--config', 'megdet_bccd_r18_fpn')

@@ -4,24 +4,21 @@
 from __future__ import annotations
 
 import os
-import secrets
 import shutil
 import socket
 import subprocess
-import tempfile
 import time
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 from tests.tools.command import PATIENCE, free_port
 
-DAEMONS = ('munged', 'slurmctld', 'slurmd')
-CLIENTS = ('srun', 'sinfo', 'scancel', 'squeue', 'scontrol')
 _PATH = os.pathsep.join([os.environ.get('PATH', ''), '/usr/sbin', '/sbin'])
 
-# As small as it gets: nothing of systemd, cgroups or a database. The machine's
-# own cores do not matter (config_overrides).
+# As small as it gets: nothing of munge, systemd, cgroups or a database. The
+# machine's own cores do not matter (config_overrides).
 CONF = """
 ClusterName=tests
 SlurmctldHost={host}(127.0.0.1)
@@ -29,8 +26,8 @@ SlurmctldPort={ports[0]}
 SlurmdPort={ports[1]}
 SlurmUser=root
 SlurmdUser=root
-AuthType=auth/munge
-AuthInfo=socket={folder}/munge/socket
+AuthType=auth/none
+CredType=cred/none
 StateSaveLocation={folder}/state
 SlurmdSpoolDir={folder}/spool
 SlurmctldPidFile={folder}/slurmctld.pid
@@ -53,14 +50,13 @@ def missing() -> str:
     """What a cluster lacks here; empty if nothing."""
     if os.geteuid() != 0:
         return "Slurm's daemons need root here"
-    lacking = [
-        name
-        for name in (*DAEMONS, *CLIENTS)
-        if shutil.which(name, path=_PATH) is None
-    ]
-    if lacking:
-        return f'{", ".join(lacking)} missing: apt-get install slurm-wlm munge'
+    if not all(map(_path, ('slurmctld', 'slurmd', 'srun'))):
+        return 'apt-get install slurm-wlm'
     return ''
+
+
+def _path(program: str) -> str | None:
+    return shutil.which(program, path=_PATH)
 
 
 @contextmanager
@@ -70,105 +66,64 @@ def running_cluster() -> Iterator[dict[str, str]]:
     Yields what its clients need in their environment.
     """
     with ExitStack() as stack:
-        # Of a short name, since it holds a socket, and open to munge.
-        folder = Path(tempfile.mkdtemp(prefix='slurm-'))
-        stack.callback(shutil.rmtree, folder, ignore_errors=True)
-        folder.chmod(0o755)
-        conf = folder / 'slurm.conf'
-        conf.write_text(
-            CONF.format(
-                folder=folder,
-                host=socket.gethostname(),
-                ports=[free_port(), free_port()],
-            )
-        )
+        folder = Path(stack.enter_context(TemporaryDirectory()))
         for name in ('state', 'spool'):
             (folder / name).mkdir()
+        ports = free_port(), free_port()
+        host = socket.gethostname()
+        conf = folder / 'slurm.conf'
+        conf.write_text(CONF.format(folder=folder, host=host, ports=ports))
         variables = dict(SLURM_CONF=str(conf), PATH=_PATH)
-        _start_munge(stack, folder / 'munge')
-        for command in (
-            ['slurmctld', '-D'],
-            ['slurmd', '-D', '-N', 'localhost'],
-        ):
-            _start(stack, command, folder, variables)
+        slurmd = ['slurmd', '-D', '-N', 'localhost']
+        for command in (['slurmctld', '-D'], slurmd):
+            stack.enter_context(_running(command, folder, variables))
         states = ('sinfo', '--noheader', '--format=%T')
         _wait(lambda: client(variables, *states).strip() == 'idle', folder)
-        stack.callback(_end_jobs, variables)
+
+        def end_jobs() -> None:
+            """So that no step outlives its daemons."""
+            client(variables, 'scancel', '--signal=KILL', '--user=root')
+            jobs = ('squeue', '--noheader')
+            with suppress(AssertionError):
+                _wait(lambda: not client(variables, *jobs).strip(), folder, 10)
+
+        stack.callback(end_jobs)
         yield variables
 
 
 def client(variables: dict[str, str], *command: str) -> str:
-    """Runs one of Slurm's clients; returns what it prints."""
-    done = subprocess.run(
+    """Run one of Slurm's clients; return what it prints."""
+    return subprocess.run(
         command,
         env=os.environ | variables,
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
         timeout=PATIENCE,
-    )
-    return done.stdout
+    ).stdout
 
 
-def _start_munge(stack: ExitStack, folder: Path) -> None:
-    """munged, as its own user, who owns its folder and key."""
-    folder.mkdir(mode=0o711)
-    key = folder / 'key'
-    key.write_bytes(secrets.token_bytes(1024))
-    key.chmod(0o400)
-    for path in (folder, key):
-        shutil.chown(path, 'munge', 'munge')
-    command = [
-        'munged',
-        '--foreground',
-        '--force',
-        f'--key-file={key}',
-        f'--socket={folder}/socket',
-        f'--pid-file={folder}/pid',
-        f'--log-file={folder}/log',
-        f'--seed-file={folder}/seed',
-    ]
-    who = dict(user='munge', group='munge', extra_groups=[])
-    _start(stack, command, folder.parent, {}, **who)
-    _wait((folder / 'socket').exists, folder.parent)
-
-
-def _start(
-    stack: ExitStack,
-    command: list[str],
-    folder: Path,
-    variables: dict[str, str],
-    **who: object,
-) -> None:
+@contextmanager
+def _running(
+    command: list[str], folder: Path, variables: dict[str, str]
+) -> Iterator[None]:
     with (folder / f'{command[0]}.out').open('w') as output:
         daemon = subprocess.Popen(
-            [shutil.which(command[0], path=_PATH), *command[1:]],
+            [_path(command[0]), *command[1:]],
             env=os.environ | variables,
             stdout=output,
             stderr=subprocess.STDOUT,
             start_new_session=True,
-            **who,
         )
-
-    def end() -> None:
+    try:
+        yield
+    finally:
         daemon.terminate()
         try:
             daemon.wait(20)
         except subprocess.TimeoutExpired:
             daemon.kill()
             daemon.wait()
-
-    stack.callback(end)
-
-
-def _end_jobs(variables: dict[str, str]) -> None:
-    """So that no step outlives its daemons."""
-    client(variables, 'scancel', '--signal=KILL', '--user=root')
-    end = time.monotonic() + 10
-    while client(variables, 'squeue', '--noheader').strip():
-        if time.monotonic() > end:
-            break
-        time.sleep(0.2)
 
 
 def _wait(
