@@ -182,6 +182,12 @@ class BNStatsMonitorHook(Hook):
         if errors and self.on_failure == 'raise':
             raise BNStatsError(runner.iter + 1, errors)
 
+    def on_error(self, runner: Runner, error: Exception) -> None:
+        """Stop listening."""
+        probe, self._listening = self._listening, None
+        if probe is not None:
+            probe.detach()
+
     def _tell(
         self, runner: Runner, numbers: Numbers, findings: list[Finding]
     ) -> None:

@@ -223,12 +223,16 @@ def test_a_single_value_normalises_to_the_bias():
 def recomputed(rank, world_size, use_reentrant):
     x = torch.randn(rank + 1, CHANNELS, 4, 4)
     results, seen = [], []
-    for run in (
-        lambda layer, x: layer(x),
-        lambda layer, x: checkpoint(layer, x, use_reentrant=use_reentrant),
+    for run, observer in (
+        (lambda layer, x: layer(x), None),
+        (lambda layer, x: layer(x), seen.append),
+        (
+            lambda layer, x: checkpoint(layer, x, use_reentrant=use_reentrant),
+            seen.append,
+        ),
     ):
         layer, leaf = new_layer(), x.clone().requires_grad_()
-        layer.observer = seen.append
+        layer.observer = observer
         run(layer, leaf).square().sum().backward()
         buffers = layer.state_dict().values()
         results.append([leaf.grad, layer.weight.grad, *buffers])
@@ -243,7 +247,8 @@ def recomputed(rank, world_size, use_reentrant):
 def test_recomputation_repeats_the_forward_without_its_side_effects(
     use_reentrant,
 ):
-    for once, again in run_threads(recomputed, 2, use_reentrant):
+    for once, observed, again in run_threads(recomputed, 2, use_reentrant):
+        assert all(map(torch.equal, once, observed))
         assert all(map(torch.equal, once, again))
         assert again[-1].item() == 1
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from mmdet.registry import OPTIMIZERS, PARAM_SCHEDULERS
+from mmdet.registry import DATASETS, OPTIMIZERS, PARAM_SCHEDULERS
 from mmdet.utils import register_all_modules
 from mmengine.config import ConfigDict
 from mmengine.optim import OptimWrapper, _ParamScheduler
@@ -152,6 +152,13 @@ def test_every_optimizers_state_comes_back(tmp_path, name):
     state = OptimWrapper(optimizer).state_dict()
     loaded = there_and_back(tmp_path, state)
     torch.testing.assert_close(loaded, state, rtol=0, atol=0)
+
+
+def test_every_data_sets_metainfo_comes_back():
+    kinds = DATASETS.module_dict
+    infos = {n: getattr(k, 'METAINFO', {}) for n, k in kinds.items()}
+    assert infos['CocoDataset']['classes'][0] == 'person'
+    readable(infos)
 
 
 def test_stock_files_come_back(tmp_path):
