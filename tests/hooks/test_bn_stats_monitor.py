@@ -16,6 +16,13 @@ from tests.data.bn_stack import lines, stack_config, train_stack
 from tests.data.tiny_run import log_of
 
 
+def listened_to(model):
+    return [
+        bool(layer._forward_pre_hooks or vars(layer).get('observer'))
+        for layer in model.norms.values()
+    ]
+
+
 @HOOKS.register_module(force=True)
 class Meddle(Hook):
     """Kills a channel after the first iteration, and one after the fourth.
@@ -29,17 +36,21 @@ class Meddle(Hook):
         runner.noted = []
 
     def before_train_iter(self, runner, *args, **kwargs):
-        runner.noted.append(
-            [
-                bool(layer._forward_pre_hooks or vars(layer).get('observer'))
-                for layer in runner.model.norms.values()
-            ]
-        )
+        runner.noted.append(listened_to(runner.model))
 
     def after_train_iter(self, runner, *args, **kwargs):
         self.before_train_iter(runner)
         killed = 2 if runner.iter >= 3 else 1
         runner.model.convs['second'].weight.data[:killed] = 0
+
+
+@HOOKS.register_module(force=True)
+class Fail(Hook):
+    priority = 'VERY_LOW'
+
+    def before_train_iter(self, runner, *args, **kwargs):
+        Fail.runner = runner
+        raise ArithmeticError
 
 
 def train(folder, **settings):
@@ -71,6 +82,16 @@ def test_between_looks_the_model_is_left_alone(watched, tmp_path):
     alone = train(tmp_path, default_hooks__bn_stats=None)
     states = (each.model.state_dict() for each in (runner, alone))
     torch.testing.assert_close(*states, rtol=0, atol=0)
+
+
+def test_an_error_during_a_look_ends_it(tmp_path):
+    with pytest.raises(ArithmeticError) as raised:
+        train(tmp_path, custom_hooks=[dict(type='Fail')])
+    model = Fail.runner.model
+    assert listened_to(model) == [True] * 4
+    # As UpdateTrainLoop does.
+    Fail.runner.call_hook('on_error', error=raised.value)
+    assert listened_to(model) == [False] * 4
 
 
 def test_where_the_numbers_go(watched):
