@@ -36,6 +36,7 @@ from mmdet.testing import demo_mm_inputs
 from mmengine.config import Config
 from mmengine.registry import DATASETS, MODELS
 from torch.utils.benchmark import timer
+from torch.utils.data import Dataset
 
 from mmdet_megdet.arguments import positive
 from mmdet_megdet.cli import build_runner
@@ -58,14 +59,20 @@ MODELS.register_module(module=SwitchedBN, force=True)
 
 
 @DATASETS.register_module(force=True)
-class RandomImages(list):
+class RandomImages(Dataset):
     """Random images with boxes and masks of three classes."""
 
     def __init__(self, length: int, size: Sequence[int]) -> None:
         shape = 3, size[1], size[0]
-        content = demo_mm_inputs(length, shape, num_classes=3, with_mask=True)
-        for item in zip(*content.values(), strict=True):
-            self.append(dict(zip(content, item, strict=True)))
+        self.content = demo_mm_inputs(
+            length, shape, num_classes=3, with_mask=True
+        )
+
+    def __len__(self) -> int:
+        return len(self.content['inputs'])
+
+    def __getitem__(self, index: int) -> dict[str, Any]:
+        return {name: values[index] for name, values in self.content.items()}
 
 
 def config(args: argparse.Namespace, updates: int, folder: str) -> Config:
