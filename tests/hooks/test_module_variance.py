@@ -171,7 +171,8 @@ def test_it_begins_behind_the_warm_up(tmp_path):
         dict(type='PreciseLinearWarmupMomentum', begin=0, end=9),
     ]  # fmt: skip
     for schedulers, first in ((schedule, 6), (None, 2)):
+        folder = tmp_path / f'from_{first}'
         hook = dict(HOOK, begin=None)
-        train(tmp_path, hook=hook, param_scheduler=schedulers)
+        train(folder, hook=hook, param_scheduler=schedulers)
         # Of the updates that are measured.
-        assert curves_of(tmp_path, 'lr_factor/first')[0][0] == first
+        assert curves_of(folder, 'lr_factor/first')[0][0] == first
