@@ -20,9 +20,10 @@ FAULT = dict(
 )
 STEP = 'epoch 2, update 2 of 4, micro-step 1 of 2'
 PLACE = f'{STEP} (backward)'  # perhaps too late for a killed rank to tell
+# And the step, which is told by a thread: on a busy machine, that before.
 GONE = (
     'rank 1: no sign of life (killed, stopped or cut off), last heard of in '
-    f'{STEP}'
+    'epoch 2, update '
 )
 
 
@@ -69,9 +70,7 @@ def test_a_stopped_rank(tmp_path):
     assert f'of {TIMEOUT} s (env_cfg.dist_cfg.timeout)' in log[early:]
     late = log.index(f'rank 0 of 2 fails in {PLACE}')
     assert early < late
-    # A rank that is late on a busy machine was stopped just before.
-    said = log[early:late]
-    assert GONE in said or 'rank 1: in epoch 2, ' in said
+    assert GONE in log[early:late]
     assert GONE in log[late:]
 
 
