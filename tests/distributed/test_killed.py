@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import re
 import signal
 
 import pytest
@@ -20,10 +21,10 @@ FAULT = dict(
 )
 STEP = 'epoch 2, update 2 of 4, micro-step 1 of 2'
 PLACE = f'{STEP} (backward)'  # perhaps too late for a killed rank to tell
-# And the step, which is told by a thread: on a busy machine, that before.
-GONE = (
-    'rank 1: no sign of life (killed, stopped or cut off), last heard of in '
-    'epoch 2, update '
+# A thread tells the step: on a busy machine perhaps only the one before.
+GONE = re.compile(
+    r'rank 1: no sign of life \(killed, stopped or cut off\), last heard of '
+    'in epoch 2, update (1 of 4, micro-step 2|2 of 4, micro-step 1) of 2'
 )
 
 
@@ -37,7 +38,7 @@ def test_a_rank_killed_under_torchrun(tmp_path, undisturbed):
     fails = f'rank 0 of 2 fails in {PLACE}'
     ends = f'rank 0 got SIGTERM and ends without a checkpoint, in {PLACE}'
     assert (fails in log) or (ends in log)
-    assert GONE in log
+    assert GONE.search(log)
 
     assert 'resumed epoch: 1, iter: 4' in resume(tmp_path)
     assert_same_end(tmp_path, undisturbed)
@@ -70,8 +71,8 @@ def test_a_stopped_rank(tmp_path):
     assert f'of {TIMEOUT} s (env_cfg.dist_cfg.timeout)' in log[early:]
     late = log.index(f'rank 0 of 2 fails in {PLACE}')
     assert early < late
-    assert GONE in log[early:late]
-    assert GONE in log[late:]
+    assert GONE.search(log, early, late)
+    assert GONE.search(log, late)
 
 
 @pytest.mark.slow
