@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 from hypothesis import settings
+from mmengine.registry import DefaultScope
 from mmengine.visualization import Visualizer
 
 # No deadlines, since machines are loaded. In CI the same examples every time:
@@ -45,10 +46,14 @@ def root() -> Path:
 
 
 @pytest.fixture(scope='module', autouse=True)
-def no_visualizers_of_other_modules() -> Iterator[None]:
-    """Visualizers are kept by name, with the folder of their first Runner."""
+def nothing_global_of_other_modules() -> Iterator[None]:
+    """Forget what a Runner leaves behind, by name: scope and visualizers.
+
+    A scope decides where types are looked up; a visualizer writes into the
+    folder of its first Runner.
+    """
     yield
-    kinds = [Visualizer]
+    kinds = [DefaultScope, Visualizer]
     for kind in kinds:
         kind._instance_dict.clear()
         kinds += kind.__subclasses__()

@@ -23,7 +23,7 @@ train_dataloader = dict(
         data_prefix=dict(img='images/'),
         metainfo=dict(classes=('box', 'disc')),
         pipeline=[
-            dict(type='mmdet.LoadImageFromFile'),
+            dict(type='LoadImageFromFile'),
             dict(type='mmdet.LoadAnnotations', with_bbox=True),
             dict(type='mmdet.PackDetInputs'),
         ],

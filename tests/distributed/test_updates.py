@@ -55,7 +55,7 @@ SETTINGS = dict(
         dict(type='EMAHook', ema_type='ExponentialMovingAverage', momentum=0.1)
     ],
     train_dataloader__dataset__pipeline=[
-        dict(type='mmdet.LoadImageFromFile'),
+        dict(type='LoadImageFromFile'),
         dict(type='mmdet.LoadAnnotations', with_bbox=True),
         dict(type='mmdet.PhotoMetricDistortion'),
         dict(type='mmdet.RandomFlip', prob=0.5),
