@@ -8,15 +8,10 @@ prints the report; every rank ends with status 1 if a line says FAIL.
 from __future__ import annotations
 
 import argparse
-import importlib.util
 import os
 import sys
 from collections.abc import Iterator, Sequence
-from pathlib import Path
 from typing import Any
-
-if importlib.util.find_spec('mmdet_megdet') is None:
-    sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from checks import collectives, machine, parity, ranks
 from checks.report import PASS, Finding, Report, passed

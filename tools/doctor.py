@@ -8,15 +8,10 @@ is checked by ``tools/dist_doctor.sh``.
 from __future__ import annotations
 
 import argparse
-import importlib.util
 import os
 import sys
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
-
-if importlib.util.find_spec('mmdet_megdet') is None:
-    sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from checks import machine, packages
 from checks.report import Report, broken, failure, reason

@@ -9,13 +9,9 @@ could not go on with fewer or more of them.
 from __future__ import annotations
 
 import argparse
-import importlib.util
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-
-if importlib.util.find_spec('mmdet_megdet') is None:
-    sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 import train
 from torch.distributed import run

@@ -3,37 +3,24 @@
 
 Reads what GradientNoiseHook measured, ``WORK_DIR/grad_noise.jsonl``, of a
 running job too. ``docs/which_batch.md`` has the formulas.
-
-Example::
-
-    python tools/analysis/noise_scale.py work_dirs/r50_fpn_256bs
 """
 
 from __future__ import annotations
 
-import argparse
-import importlib.util
 import sys
 from collections.abc import Sequence
 from itertools import pairwise
 from math import inf, isnan
-from pathlib import Path
 
-if importlib.util.find_spec('mmdet_megdet') is None:
-    sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
-
-import matplotlib
-
-matplotlib.use('Agg')
-
-import matplotlib.pyplot as plt
 import numpy as np
+from figures import save, work_dir_parser
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from rich.console import Console
 from rich.table import Table
 
 from mmdet_megdet.arguments import positive, positive_number
+from mmdet_megdet.cli import run_tool
 from mmdet_megdet.errors import ConfigError
 from mmdet_megdet.noise import (
     TOTAL,
@@ -153,7 +140,8 @@ def draw(
     split: Phases, parts: list[str], scale: NoiseScale, start: Start
 ) -> Figure:
     """Draw the noise scale over the training, and the learning rates."""
-    figure, axes = plt.subplots(1, 2, figsize=(12, 4.5), layout='constrained')
+    figure = Figure(figsize=(12, 4.5), layout='constrained')
+    axes = figure.subplots(1, 2)
     _draw_scales(axes[0], split, parts)
     _draw_rates(axes[1], scale, start)
     for axis in axes:
@@ -211,11 +199,10 @@ def _between(values: Sequence[float]) -> str:
     return f'{value:.3g} ({low:.3g} to {high:.3g})'
 
 
-def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
-    """Read the command line."""
-    parser = argparse.ArgumentParser(description=__doc__.split('\n\n')[0])
+def main(argv: Sequence[str] | None = None) -> None:
+    """Print tables, and draw."""
+    parser = work_dir_parser(__doc__, FIGURE)
     add = parser.add_argument
-    add('work_dir', type=Path, help='work dir of the run')
     working = 'a learning rate that works (default: the largest of the run)'
     add('--lr', type=positive_number, help=working)
     images = 'images an update that it works with (default: those of the run)'
@@ -224,54 +211,39 @@ def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
     add('--part', default=TOTAL, help=part)
     number = 'phases to tell apart, at most; the advice is for the last (4)'
     add('--phases', type=positive, default=4, help=number)
-    figure = f'figure to write (default: WORK_DIR/{FIGURE})'
-    add('--out', type=Path, help=figure)
-    return parser.parse_args(argv)
-
-
-def main(argv: Sequence[str] | None = None) -> int:
-    """Print tables, and draw; return 0, or 1 where nothing was measured."""
-    args = parse_args(argv)
+    args = parser.parse_args(argv)
+    records = read_records(args.work_dir)
+    last = records[-1]
+    batch = last.total_batch_size
+    same = [r for r in records if r.total_batch_size == batch]
+    if len(same) < len(records):
+        print(
+            f'note: {len(records) - len(same)} measurements with another '
+            f'batch than the last, {batch} images, are left out',
+            file=sys.stderr,
+        )
+    lr = args.lr or max(record.lr for record in same)
+    start = lr, args.lr_batch or batch
+    if args.part not in last.parts:
+        raise ConfigError(
+            f'--part {args.part}: measured were {", ".join(last.parts)}'
+        )
+    parts = [*dict.fromkeys(name for r in same for name in r.parts)]
+    split = phases(same, args.phases)
+    scale = part_scale(split[-1], args.part)
+    if isnan(scale.value):
+        raise ConfigError(
+            'every measured gradient is zero: is the model frozen?'
+        )
     out = args.out or args.work_dir / FIGURE
-    try:
-        records = read_records(args.work_dir)
-        last = records[-1]
-        batch = last.total_batch_size
-        same = [r for r in records if r.total_batch_size == batch]
-        if len(same) < len(records):
-            print(
-                f'note: {len(records) - len(same)} measurements with another '
-                f'batch than the last, {batch} images, are left out',
-                file=sys.stderr,
-            )
-        lr = args.lr or max(record.lr for record in same)
-        start = lr, args.lr_batch or batch
-        if args.part not in last.parts:
-            raise ConfigError(
-                f'--part {args.part}: measured were {", ".join(last.parts)}'
-            )
-        parts = [*dict.fromkeys(name for r in same for name in r.parts)]
-        split = phases(same, args.phases)
-        scale = part_scale(split[-1], args.part)
-        if isnan(scale.value):
-            raise ConfigError(
-                'every measured gradient is zero: is the model frozen?'
-            )
-        figure = draw(split, parts, scale, start)
-        out.parent.mkdir(parents=True, exist_ok=True)
-        figure.savefig(out, dpi=120)
-        plt.close(figure)
-    except (ValueError, OSError) as error:
-        print(f'error: {error}', file=sys.stderr)
-        return 1
+    save(draw(split, parts, scale, start), out)
     console = Console()
     console.print(phase_table(split, parts))
     console.print(advice_table(scale, args.part, start))
     for text in (in_words(scale, batch), *trust(split[-1], scale)):
         console.print(text, highlight=False)
     print(f'wrote {out}')
-    return 0
 
 
 if __name__ == '__main__':
-    sys.exit(main())
+    run_tool(main)

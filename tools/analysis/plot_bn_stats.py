@@ -2,38 +2,24 @@
 """Show what BNStatsMonitorHook measured: three figures and what stands out.
 
 Reads ``WORK_DIR/bn_stats.jsonl``, of a running job too.
-
-Example::
-
-    python tools/analysis/plot_bn_stats.py work_dirs/shapes_r18_fpn
 """
 
 from __future__ import annotations
 
-import argparse
-import importlib.util
 import math
-import sys
 from collections import Counter
 from collections.abc import Sequence
 from itertools import takewhile
-from pathlib import Path
 
-if importlib.util.find_spec('mmdet_megdet') is None:
-    sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
-
-import matplotlib
-
-matplotlib.use('Agg')
-
-import matplotlib.pyplot as plt
 import numpy as np
+from figures import save, work_dir_parser
 from matplotlib.colors import PowerNorm
 from matplotlib.figure import Figure
 from matplotlib.ticker import PercentFormatter
 from rich.console import Console
 from rich.table import Table
 
+from mmdet_megdet.cli import run_tool
 from mmdet_megdet.monitor import Record, read_records
 
 # Up to so many layers each have their name beside the heat map.
@@ -110,7 +96,8 @@ def draw_share(records: list[Record]) -> Figure:
     """
     names = forward_order(records)
     height = 1.5 + 0.165 * min(max(len(names), 6), MAX_LABELS)
-    figure, axis = plt.subplots(figsize=(10, height), layout='constrained')
+    figure = Figure(figsize=(10, height), layout='constrained')
+    axis = figure.subplots()
     image = axis.imshow(
         by_layer(records, 'between_share'),
         aspect='auto',
@@ -136,7 +123,8 @@ def draw_share(records: list[Record]) -> Figure:
 
 def draw_drift(records: list[Record]) -> Figure:
     """Draw how far the batches' means are from the running ones."""
-    figure, axis = plt.subplots(figsize=(10, 4.5), layout='constrained')
+    figure = Figure(figsize=(10, 4.5), layout='constrained')
+    axis = figure.subplots()
     values = by_layer(records, 'mean_drift')
     iterations = [record.iter for record in records]
     ends = values.min(0), values.max(0)
@@ -162,9 +150,8 @@ def draw_drift(records: list[Record]) -> Figure:
 
 def draw_collectives(records: list[Record]) -> Figure:
     """Draw each rank's time in collectives beside the iteration's."""
-    figure, (time, ranks) = plt.subplots(
-        1, 2, width_ratios=(2, 1), figsize=(10, 4.5), layout='constrained'
-    )
+    figure = Figure(figsize=(10, 4.5), layout='constrained')
+    time, ranks = figure.subplots(1, 2, width_ratios=(2, 1))
     iterations = [record.iter for record in records]
     slow = slow_rank(records)
     for rank, seconds in enumerate(by_rank(records, 'collectives')):
@@ -223,29 +210,16 @@ def what_stands_out(records: list[Record]) -> Table:
     return table
 
 
-def main(argv: Sequence[str] | None = None) -> int:
-    """Draw and tell; return 0, or 1 where there is nothing to plot."""
-    parser = argparse.ArgumentParser(description=__doc__.split('\n\n')[0])
-    add = parser.add_argument
-    add('work_dir', type=Path, help='work dir of the training run')
-    out = 'folder to write to (default: WORK_DIR/bn_stats)'
-    add('--out', type=Path, help=out)
-    args = parser.parse_args(argv)
+def main(argv: Sequence[str] | None = None) -> None:
+    """Draw a work dir's figures into a folder, and tell."""
+    args = work_dir_parser(__doc__, 'bn_stats').parse_args(argv)
+    records = read_records(args.work_dir)
     out = args.out or args.work_dir / 'bn_stats'
-    try:
-        records = read_records(args.work_dir)
-        out.mkdir(parents=True, exist_ok=True)
-        for name, draw in FIGURES.items():
-            figure = draw(records)
-            figure.savefig(out / f'{name}.png', dpi=150)
-            plt.close(figure)
-    except (ValueError, OSError) as error:
-        print(f'error: {error}', file=sys.stderr)
-        return 1
+    for name, draw in FIGURES.items():
+        save(draw(records), out / f'{name}.png')
     Console().print(what_stands_out(records))
     print(f'wrote {", ".join(FIGURES)} to {out}')
-    return 0
 
 
 if __name__ == '__main__':
-    sys.exit(main())
+    run_tool(main)

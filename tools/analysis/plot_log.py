@@ -3,33 +3,20 @@
 
 Reads what the stock Runner writes, ``WORK_DIR/<timestamp>/vis_data/``. The
 latest run is shown; if it resumed an earlier one, that one is put before it.
-
-Example::
-
-    python tools/analysis/plot_log.py work_dirs/shapes_r18_fpn
 """
 
 from __future__ import annotations
 
-import argparse
-import importlib.util
 import json
 import re
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-if importlib.util.find_spec('mmdet_megdet') is None:
-    sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
-
-import matplotlib
-
-matplotlib.use('Agg')
-
-import matplotlib.pyplot as plt
+from figures import save, work_dir_parser
 from matplotlib.figure import Figure
 from mmengine.config import Config
 
+from mmdet_megdet.cli import run_tool
 from mmdet_megdet.errors import ConfigError
 
 # By panel: names of its curves.
@@ -119,7 +106,7 @@ def draw(records: list[dict], title: str) -> Figure:
     panels = {label: curves_of(records, n) for label, n in PANELS.items()}
     shown = {label: curves for label, curves in panels.items() if curves}
     size = 9, 3 * len(shown) + 0.5
-    figure = plt.figure(figsize=size, layout='constrained')
+    figure = Figure(figsize=size, layout='constrained')
     figure.suptitle(title)
     for row, (label, curves) in enumerate(shown.items(), 1):
         axis = figure.add_subplot(len(shown), 1, row, ylabel=label)
@@ -133,26 +120,14 @@ def draw(records: list[dict], title: str) -> Figure:
     return figure
 
 
-def main(argv: Sequence[str] | None = None) -> int:
-    """Plot a work dir; return the exit status."""
-    parser = argparse.ArgumentParser(description=__doc__.split('\n\n')[0])
-    add = parser.add_argument
-    add('work_dir', type=Path, help='work dir of the training run')
-    add('--out', type=Path, help='figure (default: WORK_DIR/log.png)')
-    args = parser.parse_args(argv)
+def main(argv: Sequence[str] | None = None) -> None:
+    """Plot a work dir."""
+    args = work_dir_parser(__doc__, 'log.png').parse_args(argv)
+    records = load_work_dir(args.work_dir)
     out = args.out or args.work_dir / 'log.png'
-    try:
-        records = load_work_dir(args.work_dir)
-        figure = draw(records, args.work_dir.resolve().name)
-        out.parent.mkdir(parents=True, exist_ok=True)
-        figure.savefig(out, dpi=120)
-        plt.close(figure)
-    except (ValueError, OSError) as error:
-        print(f'error: {error}', file=sys.stderr)
-        return 1
+    save(draw(records, args.work_dir.resolve().name), out)
     print(f'wrote {out}')
-    return 0
 
 
 if __name__ == '__main__':
-    sys.exit(main())
+    run_tool(main)

@@ -4,35 +4,21 @@
 The real schedulers of the config are built and stepped as the Runner does
 it, for an optimizer without a model: the curve is that of the optimizer's
 own learning rate, of which parameter groups may have multiples.
-
-Example::
-
-    python tools/analysis/plot_schedule.py configs/megdet/r50_fpn_256bs.py \
-        --gpus 8 --images 117266
 """
 
 from __future__ import annotations
 
 import argparse
 import copy
-import importlib.util
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 from types import SimpleNamespace
 from typing import NamedTuple
 
-if importlib.util.find_spec('mmdet_megdet') is None:
-    sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
-
-import matplotlib
-
-matplotlib.use('Agg')
-
-import matplotlib.pyplot as plt
 import torch
+from figures import save
 from matplotlib.figure import Figure
-from mmengine.config import Config, DictAction
+from mmengine.config import Config
 from mmengine.hooks import ParamSchedulerHook
 from mmengine.logging import MMLogger
 from mmengine.optim import OptimWrapper
@@ -41,6 +27,7 @@ from mmengine.runner import EpochBasedTrainLoop, Runner
 from torch.utils.data import DataLoader
 
 from mmdet_megdet.arguments import positive
+from mmdet_megdet.cli import add_common_options, load_config, run_tool
 from mmdet_megdet.errors import ConfigError
 from mmdet_megdet.recipe import BatchPlan
 from mmdet_megdet.runtime import check_lr_scaling, find_hook
@@ -220,9 +207,8 @@ def _marks(
 def draw(schedule: Schedule, title: str) -> Figure:
     """Draw the learning rate, linearly and logarithmically."""
     rates, per_epoch = schedule.rates, schedule.updates_per_epoch
-    figure, axes = plt.subplots(
-        2, 1, sharex=True, figsize=(10, 7), layout='constrained'
-    )
+    figure = Figure(figsize=(10, 7), layout='constrained')
+    axes = figure.subplots(2, 1, sharex=True)
     figure.suptitle(
         f'{title}\n{schedule.batch}; {len(rates)} updates, {per_epoch:g} an '
         'epoch',
@@ -251,33 +237,23 @@ def draw(schedule: Schedule, title: str) -> Figure:
     return figure
 
 
-def main(argv: Sequence[str] | None = None) -> int:
-    """Plot the schedule of a config; return the exit status."""
+def main(argv: Sequence[str] | None = None) -> None:
+    """Plot the schedule of a config."""
     parser = argparse.ArgumentParser(description=__doc__.split('\n\n')[0])
     add = parser.add_argument
     add('config', help='config file')
     add('--gpus', type=positive, default=1, help='number of GPUs (1)')
     images = "number of training images (default: the data set's)"
     add('--images', type=positive, help=images)
-    add('--out', type=Path, help='figure (work_dirs/CONFIG/schedule.png)')
-    options = 'settings that override the config, as key=value'
-    add('--cfg-options', nargs='+', action=DictAction, help=options)
+    add('--out', type=Path, help='figure (WORK_DIR/schedule.png)')
+    add_common_options(parser)
     args = parser.parse_args(argv)
-    out = args.out or Path('work_dirs', Path(args.config).stem, 'schedule.png')
-    try:
-        cfg = Config.fromfile(args.config)
-        cfg.merge_from_dict(args.cfg_options or {})
-        schedule = rehearse(cfg, args.gpus, args.images)
-        figure = draw(schedule, Path(args.config).name)
-        out.parent.mkdir(parents=True, exist_ok=True)
-        figure.savefig(out, dpi=120)
-        plt.close(figure)
-    except (ValueError, OSError) as error:
-        print(f'error: {error}', file=sys.stderr)
-        return 1
+    cfg = load_config(args)
+    schedule = rehearse(cfg, args.gpus, args.images)
+    out = args.out or Path(cfg.work_dir, 'schedule.png')
+    save(draw(schedule, Path(args.config).name), out)
     print(f'wrote {out}')
-    return 0
 
 
 if __name__ == '__main__':
-    sys.exit(main())
+    run_tool(main)
