@@ -63,17 +63,17 @@ def check_machines(meeting: ranks.Meeting) -> Iterator[Finding]:
 
 def read_training(cfg: Any, world_size: int) -> tuple[set[int], list[Finding]]:
     """Return the ranks of BN groups by the config's model, and findings."""
-    from checks import model, plan
+    from checks import training
 
-    built = model.build_model(cfg)
+    built = training.build_model(cfg)
     findings = [
-        *model.check_batch_norm(built),
-        *plan.check_plan(cfg, built, world_size, None),
+        *training.check_batch_norm(built),
+        *training.check_plan(cfg, built, world_size, None),
     ]
     images = cfg.train_dataloader.batch_size
     groups = {
         group_ranks(size, images, world_size)
-        for size in bn_sizes(built, model.bn_size_of(cfg))
+        for size in bn_sizes(built, training.bn_size_of(cfg))
     }
     return groups - {None}, findings
 

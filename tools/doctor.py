@@ -14,10 +14,8 @@ from collections.abc import Sequence
 from typing import Any
 
 from checks import machine, packages
-from checks.report import Report, broken, failure, reason
+from checks.report import Report
 from plan import positive
-
-_MEND = 'Mend what this says; if a package failed above, that first.'
 
 
 def parse_args(argv: Sequence[str] | None = None) -> argparse.Namespace:
@@ -68,49 +66,31 @@ def load_config(args: argparse.Namespace) -> Any:
 def check_config(report: Report, args: argparse.Namespace) -> None:
     """Check everything that depends on the config."""
     report.section(f'Config {args.config}')
-    try:
-        cfg = load_config(args)
+    cfg = built = epoch = None
+    with report.checking('config'):
         import torch
-        from checks import model, plan
-    except Exception as error:
-        text = f'cannot be read: {reason(error)}'
-        report.add([failure('config', text, _MEND)])
-        return
-    built = None
-    try:
-        built = model.build_model(cfg)
-    except Exception as error:
-        text = (
-            'cannot be built, so BatchNorm and batch plan are not checked: '
-            f'{reason(error)}'
-        )
-        report.add([failure('model', text, _MEND)])
-    else:
-        report.run('BatchNorm', model.check_batch_norm, built)
-    report.run('weights', model.check_weights, cfg)
-    epoch = check_data(report, cfg, args)
-    if built is not None:
-        gpus = args.gpus or torch.cuda.device_count()
-        report.run('batch plan', plan.check_plan, cfg, built, gpus, epoch)
-
-
-def check_data(report: Report, cfg: Any, args: argparse.Namespace) -> Any:
-    """Check the data sets; return what an epoch sees, where that is known."""
-    try:
-        from checks import data, model
+        from checks import data, training
 
         from mmdet_megdet.annotations import judge, training_epoch
 
+        cfg = load_config(args)
+    if cfg is None:
+        return
+    with report.checking('model'):
+        built = training.build_model(cfg)
+        report.add(training.check_batch_norm(built))
+    with report.checking('weights'):
+        report.add(training.check_weights(cfg))
+    with report.checking('data'):
         judgement = judge(cfg)
-    except Exception as error:
-        report.add([broken('data', error)])
-        return None
-    report.run('data', data.check_annotations, cfg, judgement)
-    report.run('data', data.check_images, judgement, args.images, args.decode)
-    report.run(
-        'num_classes', model.check_classes, cfg, data.classes(judgement)
-    )
-    return training_epoch(cfg, judgement)
+        report.add(data.check_annotations(cfg, judgement))
+        report.add(training.check_classes(cfg, data.classes(judgement)))
+        epoch = training_epoch(cfg, judgement)
+        report.add(data.check_images(judgement, args.images, args.decode))
+    if built is not None:
+        gpus = args.gpus or torch.cuda.device_count()
+        with report.checking('batch plan'):
+            report.add(training.check_plan(cfg, built, gpus, epoch))
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -118,11 +98,14 @@ def main(argv: Sequence[str] | None = None) -> int:
     args = parse_args(argv)
     report = Report()
     report.section('Packages')
-    report.run('packages', packages.check_packages)
+    report.add(packages.check_packages())
     report.section('Machine')
-    report.run('GPU', machine.check_gpus)
-    report.run('machine', machine.check_surroundings, os.environ)
-    report.run('kernels', machine.check_kernels)
+    with report.checking('GPU'):
+        report.add(machine.check_gpus())
+    with report.checking('machine'):
+        report.add(machine.check_surroundings(os.environ))
+    with report.checking('kernels'):
+        report.add(machine.check_kernels())
     if args.config is not None:
         check_config(report, args)
     return report.close()

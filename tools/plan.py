@@ -61,8 +61,8 @@ def set_up(text: str) -> SetUp:
     return SetUp(*([1, *numbers][-3:]))
 
 
-def parse_args(argv: Sequence[str] | None = None) -> argparse.Namespace:
-    """Read the command line."""
+def main(argv: Sequence[str] | None = None) -> int:
+    """Print the plans; return the exit status."""
     parser = argparse.ArgumentParser(
         description='Print what a recipe comes to on given hardware.',
         allow_abbrev=False,
@@ -88,12 +88,7 @@ def parse_args(argv: Sequence[str] | None = None) -> argparse.Namespace:
         default=117266,
         help="images of the data set (default: COCO's with objects)",
     )
-    return parser.parse_args(argv)
-
-
-def main(argv: Sequence[str] | None = None) -> int:
-    """Print the plans; return the exit status."""
-    args = parse_args(argv)
+    args = parser.parse_args(argv)
     columns, refusals = [], []
     for hardware in args.set_ups:
         nodes, gpus, images = hardware

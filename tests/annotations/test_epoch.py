@@ -22,7 +22,7 @@ from tests.tools.command import ROOT, TOOLS
 
 sys.path.insert(0, str(TOOLS))  # as for a script there
 
-from checks import data, model, plan
+from checks import data, training
 from checks.report import PASS
 
 RECIPE = ROOT / 'configs' / 'megdet' / 'r50_fpn_256bs.py'
@@ -138,9 +138,11 @@ def test_the_recipe_on_coco(tmp_path, monkeypatch):
     epoch = training_epoch(cfg, judgement)
     assert epoch == (images, True)
     assert 800 < images < 1000
-    net = model.build_model(cfg)
-    (finding,) = plan.check_plan(cfg, net, 8, epoch)
+    net = training.build_model(cfg)
+    (finding,) = training.check_plan(cfg, net, 8, epoch)
     assert f'epoch: 3 updates, {images - 3 * 256} images' in finding.text
     cfg.train_dataloader.dataset.indices = 600
-    (finding,) = plan.check_plan(cfg, net, 8, training_epoch(cfg, judge(cfg)))
+    (finding,) = training.check_plan(
+        cfg, net, 8, training_epoch(cfg, judge(cfg))
+    )
     assert 'epoch: 2 updates, 88 images' in finding.text

@@ -5,10 +5,6 @@ docs/which_batch.md says what is compared, and what came out. All runs see as
 many images, with warm-up and drop at the same epochs. At 8 images three
 learning rates are tried, the best of which the others start from. A finished
 run is a line in ``runs.jsonl`` of the folder and is not made again.
-
-Example::
-
-    python tools/benchmark/bench_batch_advice.py --seeds 0
 """
 
 from __future__ import annotations

@@ -5,10 +5,6 @@ Measures, side by side in one run, the layers of ``bn_layers.py``. They take
 turns; figures are medians, ratios are those of medians. Where Triton's kernels
 serve, their largest error by its bound is told too, and one beyond it makes
 the exit status 1. Nothing else should run on the machine.
-
-Example::
-
-    python tools/benchmark/bench_sync_bn.py
 """
 
 from __future__ import annotations

@@ -3,10 +3,6 @@
 
 docs/does_it_pay.md says what is compared, and what came out. A finished run
 is a line in ``runs.jsonl`` of the folder and is not made again.
-
-Example::
-
-    BCCD_ROOT=/data/bccd python tools/benchmark/bench_sync_or_local.py
 """
 
 from __future__ import annotations
@@ -72,8 +68,8 @@ def train(device: torch.device, cfg: Config) -> dict[str, Any]:
     return narrow.train(cfg)
 
 
-def parse_args(argv: Sequence[str] | None = None) -> argparse.Namespace:
-    """Read the command line."""
+def main(argv: Sequence[str] | None = None) -> None:
+    """Make the runs that are missing, and print the table after each."""
     out = 'work_dirs/sync_or_local'
     parser = narrow.parser_for(__doc__, (320, 160), out)
     add = parser.add_argument
@@ -82,12 +78,7 @@ def parse_args(argv: Sequence[str] | None = None) -> argparse.Namespace:
     add('--arms', nargs='+', choices=ARMS, help='ways to train')
     add('--ranks', type=positive, default=8, help='and images an update')
     add('--epochs', type=positive, help=f'instead of {EPOCHS}')
-    return parser.parse_args(argv)
-
-
-def main(argv: Sequence[str] | None = None) -> None:
-    """Make the runs that are missing, and print the table after each."""
-    args = parse_args(argv)
+    args = parser.parse_args(argv)
     narrow.prepare(args)
     results = []
     # Seed by seed: whatever is interrupted has about as many runs of all.

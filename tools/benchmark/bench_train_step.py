@@ -12,10 +12,6 @@ the same state. ``--compare`` says which:
 
 The time is that of the rank that took longest. One rank on a CPU is timed by
 its own (CPU) time, which other programs on the machine do not lengthen.
-
-Example::
-
-    python tools/benchmark/bench_train_step.py --compare sync
 """
 
 from __future__ import annotations

@@ -7,10 +7,6 @@ addresses that they read and write in Triton's interpreter;
 ``nn.SyncBatchNorm``'s by hand, from ``torch/nn/modules/_functions.py`` and
 ``ATen/native/cuda/Normalization.cuh`` of torch 2.13.0. The limit is what the
 mathematics needs: statistics before the output, sums before the gradient.
-
-Example::
-
-    python tools/benchmark/bn_traffic.py
 """
 
 from __future__ import annotations

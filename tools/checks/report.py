@@ -4,9 +4,10 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from functools import partial
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from rich.console import Console
 from rich.text import Text
@@ -70,15 +71,11 @@ class Report:
                 line.append(f'\n      -> {finding.remedy}', style='italic')
             self._console.print(line)
 
-    def run(
-        self,
-        check: str,
-        function: Callable[..., Iterable[Finding]],
-        *args: Any,
-    ) -> None:
-        """Run a check; if it breaks down, that is a finding of this name."""
+    @contextmanager
+    def checking(self, check: str) -> Iterator[None]:
+        """Make an error in what is done inside a finding of this name."""
         try:
-            self.add(function(*args))
+            yield
         except Exception as error:
             self.add([broken(check, error)])
 

@@ -17,7 +17,7 @@ from tests.tools.command import TOOLS
 
 sys.path.insert(0, str(TOOLS))  # as for a script there
 
-from checks import model, plan
+from checks import training
 from checks.report import FAIL, PASS, WARN
 
 
@@ -25,16 +25,16 @@ def test_batch_norm():
     net = nn.Sequential(
         MegDetSyncBN(4), nn.Sequential(MegDetSyncBN(8), nn.BatchNorm2d(4))
     )
-    assert [f.text for f in model.check_batch_norm(net)] == [
+    assert [f.text for f in training.check_batch_norm(net)] == [
         '2 layers synchronise',
         '1 layers are another BatchNorm and do not synchronise: 1.1',
     ]
     net[0].eval()
-    finding = only(model.check_batch_norm(net), WARN)
+    finding = only(training.check_batch_norm(net), WARN)
     assert '1 of 2 MegDetSyncBN layers are in eval mode' in finding.text
     net.eval()
-    assert only(model.check_batch_norm(net), FAIL)
-    finding = only(model.check_batch_norm(nn.BatchNorm2d(1)), WARN)
+    assert only(training.check_batch_norm(net), FAIL)
+    finding = only(training.check_batch_norm(nn.BatchNorm2d(1)), WARN)
     assert 'no layer is MegDetSyncBN; 1 are another' in finding.text
 
 
@@ -46,7 +46,7 @@ def test_layers_that_the_wrapper_converts(convert, sizes):
     cfg = Config(
         dict(model=dict(type='TinyRegressor'), model_wrapper_cfg=wrapper)
     )
-    assert bn_sizes(model.build_model(cfg)) == sizes
+    assert bn_sizes(training.build_model(cfg)) == sizes
 
 
 def test_weights():
@@ -56,7 +56,7 @@ def test_weights():
     cfg = Config(
         dict(model=dict(neck=[missing], head=head), load_from='/nor/this.pth')
     )
-    assert [f.text for f in model.check_weights(cfg)] == [
+    assert [f.text for f in training.check_weights(cfg)] == [
         'there is no file /no/such.pth',
         'there is no file /nor/this.pth',
     ]
@@ -66,8 +66,8 @@ def test_classes_of_the_heads():
     for first, level in ((3, PASS), (5, WARN)):
         heads = dict(a=dict(num_classes=first), b=[dict(num_classes=3)])
         cfg = Config(dict(model=heads))
-        assert levels(model.check_classes(cfg, tuple('abc'))) == [level]
-    assert levels(model.check_classes(cfg, tuple('abcd'))) == [FAIL]
+        assert levels(training.check_classes(cfg, tuple('abc'))) == [level]
+    assert levels(training.check_classes(cfg, tuple('abcd'))) == [FAIL]
 
 
 UPDATES = dict(train_cfg__type='UpdateTrainLoop')
@@ -108,7 +108,7 @@ def test_batch_plan(gpus, epoch, settings, level, words):
     )
     cfg.merge_from_dict({k.replace('__', '.'): v for k, v in settings.items()})
     epoch = epoch and Epoch(*epoch)
-    findings = list(plan.check_plan(cfg, MegDetSyncBN(4), gpus, epoch))
+    findings = list(training.check_plan(cfg, MegDetSyncBN(4), gpus, epoch))
     assert words in '. '.join(only(findings, level)[1:])
     # Besides, the plan itself.
     assert {f.level for f in findings} <= {level, PASS}
