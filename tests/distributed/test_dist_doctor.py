@@ -5,11 +5,13 @@ from __future__ import annotations
 
 import os
 import re
-import sys
 
+import dist_doctor
 import pytest
 import torch
 import torch.distributed as dist
+from checks import collectives, parity, ranks
+from checks.report import FAIL, PASS, WARN
 from mmengine.config import Config
 
 from mmdet_megdet.errors import LaunchError
@@ -18,12 +20,6 @@ from mmdet_megdet.sync_bn.groups import bn_group
 from tests.distributed.ranks import run_ranks
 from tests.tools.checks.findings import levels, shown
 from tests.tools.command import ROOT, TINY_CONFIG, TOOLS, run
-
-sys.path.insert(0, str(TOOLS))  # as for a script there
-
-import dist_doctor
-from checks import collectives, parity, ranks
-from checks.report import FAIL, PASS, WARN
 
 SCRIPT = TOOLS / 'dist_doctor.sh'
 CPU = torch.device('cpu')

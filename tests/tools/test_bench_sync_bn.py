@@ -3,10 +3,15 @@
 
 from __future__ import annotations
 
-import sys
 from types import SimpleNamespace
 from unittest.mock import Mock, create_autospec
 
+import bench_annotations
+import bench_sync_bn
+import bench_train_step
+import bn_costs
+import bn_layers
+import measuring
 import pytest
 import torch
 import torch.distributed as dist
@@ -15,15 +20,6 @@ from torch import nn
 
 from tests.distributed.ranks import run_ranks
 from tests.tools.command import ROOT, TOOLS, run
-
-sys.path.insert(0, str(TOOLS / 'benchmark'))  # as for a script there
-
-import bench_annotations
-import bench_sync_bn
-import bench_train_step
-import bn_costs
-import bn_layers
-import measuring
 
 LAYERS = ['plain', 'ours', 'textbook']
 CPU = torch.device('cpu')

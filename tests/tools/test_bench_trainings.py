@@ -5,19 +5,14 @@ from __future__ import annotations
 
 import json
 import math
-import sys
-
-import pytest
-from mmengine.logging import MessageHub
-
-from mmdet_megdet.noise import NoiseScale
-from tests.tools.command import TOOLS
-
-sys.path.insert(0, str(TOOLS / 'benchmark'))  # as for a script there
 
 import bench_batch_advice
 import bench_sync_or_local
 import narrow_detector
+import pytest
+from mmengine.logging import MessageHub
+
+from mmdet_megdet.noise import NoiseScale
 
 
 @pytest.fixture(autouse=True)

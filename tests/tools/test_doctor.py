@@ -6,16 +6,13 @@ from __future__ import annotations
 import re
 import sys
 
+import doctor as doctor_tool
 import pytest
+from checks.report import FAIL, PASS, Report
 
 from mmdet_megdet.demo_data import generate_shapes
 from tests.tools.checks.findings import shown
 from tests.tools.command import ROOT, TOOLS, run
-
-sys.path.insert(0, str(TOOLS))  # as for a script there
-
-import doctor as doctor_tool
-from checks.report import FAIL, PASS, Report
 
 CONFIG = ROOT / 'configs' / 'megdet' / 'shapes_r18_fpn.py'
 

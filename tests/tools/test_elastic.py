@@ -3,16 +3,12 @@
 
 from __future__ import annotations
 
-import sys
-
 import pytest
 import torch
 from torch.distributed import run as torchrun
 
 from mmdet_megdet.errors import MegDetError
 from tests.tools.command import ROOT, TOOLS, run
-
-sys.path.insert(0, str(TOOLS))  # as for a script there
 from tools import elastic
 
 CONFIG = str(ROOT / 'tests' / 'data' / 'elastic_config.py')

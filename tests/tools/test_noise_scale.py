@@ -1,15 +1,10 @@
 # Copyright (c) mmdet_megdet contributors. All rights reserved.
 import random
-import sys
 
+import noise_scale as tool
 import pytest
 
 from mmdet_megdet.noise import Measurement, open_record
-from tests.tools.command import TOOLS
-
-sys.path.insert(0, str(TOOLS / 'analysis'))  # as for a script there
-
-import noise_scale as tool
 
 
 def record(update, g2, s, batch=256, lr=0.04):

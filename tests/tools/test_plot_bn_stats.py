@@ -3,19 +3,13 @@
 
 from __future__ import annotations
 
-import sys
-
+import plot_bn_stats as tool
 import pytest
 from msgspec.structs import replace
 
 from mmdet_megdet.monitor import Seconds
 from tests.data.bn_records import NAMES, SLOW, finding, record, write
 from tests.data.bn_stack import LAYERS, stack_config, train_stack
-from tests.tools.command import TOOLS
-
-sys.path.insert(0, str(TOOLS / 'analysis'))  # as for a script there
-
-import plot_bn_stats as tool
 
 DEAD = finding('dead-channels', 'Up to 3 channels.')
 RUN = [record(100, findings=[DEAD]), record(200), record(300, findings=[DEAD])]

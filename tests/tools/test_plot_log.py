@@ -1,18 +1,11 @@
 # Copyright (c) mmdet_megdet contributors. All rights reserved.
 """tools/analysis/plot_log.py: which records it takes, and its figure."""
 
-import sys
-
 import cv2
+import plot_log
 import pytest
 from mmengine.config import Config
 from mmengine.visualization import LocalVisBackend
-
-from tests.tools.command import TOOLS
-
-sys.path.insert(0, str(TOOLS / 'analysis'))  # as for a script there
-
-import plot_log
 
 
 def train(iteration, loss, **epoch):

@@ -4,20 +4,16 @@
 from __future__ import annotations
 
 import re
-import sys
 
 import cv2
+import plot_schedule
 import pytest
 from mmengine.config import Config
 from mmengine.hooks import Hook
+from plot_schedule import rehearse
 
 from mmdet_megdet.cli import build_runner
-from tests.tools.command import ROOT, TINY_CONFIG, TOOLS
-
-sys.path.insert(0, str(TOOLS / 'analysis'))  # as for a script there
-
-import plot_schedule
-from plot_schedule import rehearse
+from tests.tools.command import ROOT, TINY_CONFIG
 
 RECIPE = ROOT / 'configs' / 'megdet' / 'r50_fpn_256bs.py'
 # Of eight iterations an epoch.

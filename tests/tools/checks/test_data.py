@@ -3,21 +3,16 @@
 
 from __future__ import annotations
 
-import sys
-
 import pytest
+from checks import data, ranks
+from checks.report import FAIL, PASS, WARN
 from mmengine.config import Config
 from PIL import Image
 
 from mmdet_megdet.annotations import judge
 from mmdet_megdet.demo_data import generate_shapes
 from tests.tools.checks.findings import levels, only
-from tests.tools.command import ROOT, TOOLS
-
-sys.path.insert(0, str(TOOLS))  # as for a script there
-
-from checks import data, ranks
-from checks.report import FAIL, PASS, WARN
+from tests.tools.command import ROOT
 
 CONFIG = ROOT / 'configs' / 'megdet' / 'shapes_r18_fpn.py'
 

@@ -4,15 +4,12 @@
 from __future__ import annotations
 
 import re
-import sys
-
-from tests.tools.checks.findings import levels
-from tests.tools.command import ROOT, TOOLS
-
-sys.path.insert(0, str(TOOLS))  # as for a script there
 
 from checks import machine, packages
 from checks.report import FAIL, PASS, WARN
+
+from tests.tools.checks.findings import levels
+from tests.tools.command import ROOT
 
 
 def test_limits():

@@ -3,9 +3,9 @@
 
 from __future__ import annotations
 
-import sys
-
 import pytest
+from checks import training
+from checks.report import FAIL, PASS, WARN
 from mmengine.config import Config
 from torch import nn
 
@@ -13,12 +13,6 @@ from mmdet_megdet.annotations import Epoch
 from mmdet_megdet.sync_bn import MegDetSyncBN, bn_sizes
 from tests.data import tiny_task  # noqa: F401  registers TinyRegressor
 from tests.tools.checks.findings import levels, only
-from tests.tools.command import TOOLS
-
-sys.path.insert(0, str(TOOLS))  # as for a script there
-
-from checks import training
-from checks.report import FAIL, PASS, WARN
 
 
 def test_batch_norm():
