@@ -7,6 +7,8 @@ import pytest
 from mmengine.config import Config
 from mmengine.visualization import LocalVisBackend
 
+from mmdet_megdet.errors import ConfigError
+
 
 def train(iteration, loss, **epoch):
     rest = dict(lr=0.1, base_lr=99.0, data_time=0.01, grad_norm=3.0, acc=90.0)
@@ -66,17 +68,16 @@ def test_runs_after_one_another(earlier, later, resume, found, tmp_path):
     assert plot_log.load_work_dir(tmp_path) == found
 
 
-def test_what_cannot_be_plotted(tmp_path, capsys):
-    assert plot_log.main([str(tmp_path / 'absent')]) == 1
-    assert 'first log interval passed?' in capsys.readouterr().err
+def test_what_cannot_be_plotted(tmp_path):
+    with pytest.raises(ConfigError, match=r'first log interval passed\?'):
+        plot_log.main([str(tmp_path / 'absent')])
     write_run(tmp_path, 'run', FIRST[:1], tail='{"lr": 0.3, "lo\n{}\n')
-    assert plot_log.main([str(tmp_path)]) == 1
-    error = capsys.readouterr().err
-    assert 'scalars.json, line 2: not a JSON object' in error
+    with pytest.raises(ConfigError, match='line 2: not a JSON object'):
+        plot_log.main([str(tmp_path)])
     assert not list(tmp_path.rglob('*.png'))
 
 
-def test_figure(tmp_path, capsys):
+def test_figure(tmp_path):
     figure = plot_log.draw(FIRST, 'a run')
     shown = {
         axis.get_ylabel(): {
@@ -85,7 +86,6 @@ def test_figure(tmp_path, capsys):
         }
         for axis in figure.axes
     }
-    plot_log.plt.close(figure)
     steps = [10, 20, 30]
     assert shown == {
         'learning rate': {'lr': [steps, [0.1] * 3]},
@@ -99,8 +99,10 @@ def test_figure(tmp_path, capsys):
         },
     }
     write_run(tmp_path, 'run', FIRST)
-    assert plot_log.main([str(tmp_path)]) == 0
-    assert str(tmp_path / 'log.png') in capsys.readouterr().out
     out = tmp_path / 'new' / 'other.png'
-    assert plot_log.main([str(tmp_path), '--out', str(out)]) == 0
-    assert cv2.imread(str(out)).std() > 0
+    for options, path in (
+        ([], tmp_path / 'log.png'),
+        (['--out', str(out)], out),
+    ):
+        plot_log.main([str(tmp_path), *options])
+        assert cv2.imread(str(path)).std() > 0
