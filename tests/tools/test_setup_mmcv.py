@@ -6,23 +6,12 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
+import install_mmcv as module
 import pytest
 
-from tests.tools.command import ROOT
 
-
-@pytest.fixture
-def module(monkeypatch, tmp_path):
-    monkeypatch.syspath_prepend(ROOT / 'tools' / 'setup')
-    import install_mmcv
-
-    monkeypatch.setattr(install_mmcv, 'VENV', tmp_path)
-    return install_mmcv
-
-
-def test_wheels_are_tried_and_only_one_that_works_is_cached(
-    module, monkeypatch, tmp_path
-):
+def test_only_a_wheel_that_works_is_cached(monkeypatch, tmp_path):
+    monkeypatch.setattr(module, 'VENV', tmp_path)
     tried, works = [], []
     names = ['2.1.0+a', '2.1.0+b', '2.1.0+c', '2.1.00']
     for name in [*(f'mmcv-{n}' for n in names), 'mmcv_lite-2.1.0']:
@@ -60,7 +49,7 @@ def test_wheels_are_tried_and_only_one_that_works_is_cached(
     assert tried == names[:2]
 
 
-def test_cache_is_at_home(module, monkeypatch):
+def test_cache_is_at_home(monkeypatch):
     python = 'cp{}{}'.format(*sys.version_info)
     wheels = f'mmdet_megdet/wheels/{python}-torch2.13.0+cu130-cuda9.0'
     monkeypatch.setenv('HOME', '/home/me')
@@ -71,7 +60,7 @@ def test_cache_is_at_home(module, monkeypatch):
 
 
 def test_build_environment_forces_ops_and_keeps_the_users_jobs(
-    module, monkeypatch, tmp_path
+    monkeypatch, tmp_path
 ):
     given = dict(MAX_JOBS='3', MMCV_WITH_OPS='0', FORCE_CUDA='1')
     for name, value in given.items():
@@ -84,7 +73,7 @@ def test_build_environment_forces_ops_and_keeps_the_users_jobs(
     assert (env['FORCE_CUDA'], env['MEGDET_CXX_STD']) == ('1', 'c++20')
 
 
-def test_compiler_is_the_users_or_a_clear_error(module, monkeypatch):
+def test_compiler_is_the_users_or_a_clear_error(monkeypatch):
     own = f'{sys.executable} -fopenmp'
     monkeypatch.setenv('CXX', own)
     assert module.find_compiler() == own
