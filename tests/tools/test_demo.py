@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from tests.tools.command import ROOT, TOOLS, run
+from tests.tools.command import TOOLS, run
 
 # An interpreter that says how it was called, and leaves what the demo reads.
 RECORDER = """#!/bin/sh
@@ -39,16 +39,3 @@ def test_the_commands_in_order(tmp_path):
     ]
     assert lines[-4] == 'AP: coco/bbox_mAP: 0.6300 coco/bbox_mAP_50: 0.9670'
     assert lines[-1] == f'Detections: {run_dir}/20260101/detections'
-
-
-def test_what_make_runs():
-    tests = ('test', 'test-fast', 'test-nightly', 'test-all')
-    for target in (*tests, 'demo', 'lint', 'types'):
-        words = ('make', '--dry-run', '--no-print-directory', target)
-        set_up, *rest = run(*words, cwd=ROOT).stdout.splitlines()
-        assert 'bash tools/setup/setup.sh' in set_up
-        assert rest
-        # All tests are those that are nightly and those that are not.
-        if target in ('test', 'test-nightly'):
-            wanted = 'nightly' if 'nightly' in target else "'not nightly'"
-            assert rest[0].endswith(f' -m {wanted}')

@@ -3,13 +3,13 @@
 
 from __future__ import annotations
 
+import elastic
 import pytest
 import torch
 from torch.distributed import run as torchrun
 
 from mmdet_megdet.errors import MegDetError
 from tests.tools.command import ROOT, TOOLS, run
-from tools import elastic
 
 CONFIG = str(ROOT / 'tests' / 'data' / 'elastic_config.py')
 
@@ -19,7 +19,7 @@ def check(tmp_path):
     def check_options(options, nodes='1:2', script='train.py'):
         given = [f'--nnodes={nodes}', '--nproc-per-node=1']
         given += [str(TOOLS / script), '--launcher', 'pytorch', CONFIG]
-        given += ['--work-dir', str(tmp_path), *options.split()]
+        given += ['--work-dir', str(tmp_path), '--resume', *options.split()]
         return elastic.check_training(torchrun.parse_args(given))
 
     yield check_options
@@ -27,24 +27,23 @@ def check(tmp_path):
 
 
 def test_images_for_each_number_of_machines(check):
-    assert check('--resume --max-images-per-gpu 8') == {1: 8, 2: 4}
+    assert check('--max-images-per-gpu 8') == {1: 8, 2: 4}
 
 
-STOCK = '--resume --cfg-options train_cfg.type=EpochBasedTrainLoop'
+STOCK = '--cfg-options train_cfg.type=EpochBasedTrainLoop'
 WOULD_RUN = r'machine\(s\): .* What would run: '
 
 
 @pytest.mark.parametrize(
     ('options', 'settings', 'message'),
     [
-        ('--resume a.pth', {}, 'with --resume a.pth it'),
-        ('--resume', dict(nodes='2:1'), '2:1 is not MIN:MAX'),
-        ('--resume', dict(nodes='0:2'), '0:2 is not MIN:MAX'),
-        ('--resume', dict(script='test.py'), 'NNODES=1:2 is for training'),
+        ('a.pth', {}, 'with --resume a.pth it'),
+        ('', dict(nodes='2:1'), '2:1 is not MIN:MAX'),
+        ('', dict(nodes='0:2'), '0:2 is not MIN:MAX'),
+        ('', dict(script='test.py'), 'NNODES=1:2 is for training'),
         (STOCK, {}, "train_cfg.type is 'EpochBasedTrainLoop'"),
-        ('--resume --images-per-gpu 8', {},
-         f'2 {WOULD_RUN}--max-images-per-gpu 8'),
-        ('--resume --max-images-per-gpu 8', dict(nodes='1:3'),
+        ('--images-per-gpu 8', {}, f'2 {WOULD_RUN}--max-images-per-gpu 8'),
+        ('--max-images-per-gpu 8', dict(nodes='1:3'),
          f'3 {WOULD_RUN}NNODES=1:2'),
     ],
 )  # fmt: skip
