@@ -1,8 +1,6 @@
 # Copyright (c) mmdet_megdet contributors. All rights reserved.
 """The benchmarks of layers, of a training step and of annotations."""
 
-from __future__ import annotations
-
 from types import SimpleNamespace
 from unittest.mock import Mock, create_autospec
 

@@ -1,8 +1,6 @@
 # Copyright (c) mmdet_megdet contributors. All rights reserved.
 """The benchmarks that train a narrow detector: runs, results and table."""
 
-from __future__ import annotations
-
 import json
 import math
 

@@ -1,8 +1,6 @@
 # Copyright (c) mmdet_megdet contributors. All rights reserved.
 """The demo's commands, in order. What each does is tested elsewhere."""
 
-from __future__ import annotations
-
 from tests.tools.command import TOOLS, run
 
 # An interpreter that says how it was called, and leaves what the demo reads.

@@ -1,8 +1,6 @@
 # Copyright (c) mmdet_megdet contributors. All rights reserved.
 """tools/doctor.py on a good machine and on a broken one."""
 
-from __future__ import annotations
-
 import re
 import sys
 

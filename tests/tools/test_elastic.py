@@ -1,8 +1,6 @@
 # Copyright (c) mmdet_megdet contributors. All rights reserved.
 """What ``NNODES=MIN:MAX`` refuses before any machine meets another."""
 
-from __future__ import annotations
-
 import elastic
 import pytest
 import torch

@@ -1,8 +1,6 @@
 # Copyright (c) mmdet_megdet contributors. All rights reserved.
 """The figures and the table show what BNStatsMonitorHook wrote."""
 
-from __future__ import annotations
-
 import plot_bn_stats as tool
 import pytest
 from msgspec.structs import replace

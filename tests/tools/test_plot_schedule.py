@@ -1,8 +1,6 @@
 # Copyright (c) mmdet_megdet contributors. All rights reserved.
 """The schedule that is shown is the one that a training has."""
 
-from __future__ import annotations
-
 import cv2
 import plot_schedule
 import pytest

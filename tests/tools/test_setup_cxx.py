@@ -1,8 +1,6 @@
 # Copyright (c) mmdet_megdet contributors. All rights reserved.
 """The compiler wrapper, on a header of one line instead of torch's."""
 
-from __future__ import annotations
-
 import os
 import shutil
 import subprocess

@@ -1,8 +1,6 @@
 # Copyright (c) mmdet_megdet contributors. All rights reserved.
 """The set-up: what it does again, which torch and which Python it takes."""
 
-from __future__ import annotations
-
 import shutil
 import sys
 

@@ -1,8 +1,6 @@
 # Copyright (c) mmdet_megdet contributors. All rights reserved.
 """How mmcv's wheel is found or built, tried and kept."""
 
-from __future__ import annotations
-
 import sys
 from pathlib import Path
 

@@ -1,23 +1,13 @@
 # Copyright (c) mmdet_megdet contributors. All rights reserved.
 """Warm processes are like those that a user starts."""
 
-from __future__ import annotations
-
 import json
 import os
-import subprocess
 import sys
 
-import psutil
 import pytest
 
-from tests.tools.command import (
-    PATIENCE,
-    descendants,
-    environment,
-    run,
-    start,
-)
+from tests.tools.command import run
 
 # What a process finds.
 LOOK = """
@@ -52,34 +42,3 @@ def test_they_find_what_a_fresh_one_finds(script, tmp_path):
     assert [len({*numbers}) for numbers in drawn] == [4, 4]
     assert found[0][3:] == found[2][3:]
     assert found[0][8] == os.getpid()
-
-
-RANK = """
-import json, os, signal, sys
-assert 'mmdet' in sys.modules
-leads = os.getsid(0) == os.getpid()
-print(json.dumps([os.environ['RANK'], os.getppid(), leads, sys.argv[1:]]))
-signal.pause()
-"""
-
-
-def test_ranks_belong_to_torchrun(tmp_path):
-    script = tmp_path / 'rank.py'
-    script.write_text(RANK)
-    with start(
-        *(sys.executable, '-m', 'torch.distributed.run', '--standalone'),
-        *('--nproc-per-node=2', script, 'a'),
-        env=environment(),
-        stdout=subprocess.PIPE,
-        text=True,
-    ) as agent:
-        said = sorted(json.loads(agent.stdout.readline()) for _ in range(2))
-        assert said == [[rank, agent.pid, True, ['a']] for rank in '01']
-        ranks = descendants(agent.pid)
-        assert len(ranks) == 2
-        (server,) = {*psutil.Process(agent.pid).children()} - {*ranks}
-        agent.kill()
-        # torchrun's ranks do not end with it; the server does.
-        assert psutil.wait_procs([server], PATIENCE)[1] == []
-        for rank in ranks:
-            rank.kill()

@@ -1,8 +1,6 @@
 # Copyright (c) mmdet_megdet contributors. All rights reserved.
 """What tests say of findings."""
 
-from __future__ import annotations
-
 import re
 
 LINE = re.compile(r'^(PASS|WARN|FAIL)  (.*?): (.*)$', re.M)

@@ -1,8 +1,6 @@
 # Copyright (c) mmdet_megdet contributors. All rights reserved.
 """The doctor's lines on data sets; tests/annotations has the verdicts."""
 
-from __future__ import annotations
-
 import pytest
 from checks import data, ranks
 from checks.report import FAIL, PASS, WARN

@@ -1,8 +1,6 @@
 # Copyright (c) mmdet_megdet contributors. All rights reserved.
 """The doctor's lines on packages, limits and variables."""
 
-from __future__ import annotations
-
 import re
 
 from checks import machine, packages

@@ -1,8 +1,6 @@
 # Copyright (c) mmdet_megdet contributors. All rights reserved.
 """The doctor's lines on a config's model and batch plan."""
 
-from __future__ import annotations
-
 import pytest
 from checks import training
 from checks.report import FAIL, PASS, WARN
