@@ -6,6 +6,7 @@ from __future__ import annotations
 import functools
 import json
 import os
+import re
 import socket
 import subprocess
 import sys
@@ -144,6 +145,13 @@ def environment(**variables: str) -> dict[str, str]:
         CUDA_VISIBLE_DEVICES='-1',
     )
     return clean | variables
+
+
+def cells(text: str) -> list[list[str]]:
+    """Rows of the tables in a text, Markdown's or rich's."""
+    lines = [line for line in text.splitlines() if line[:1] in ('|', '│')]
+    rows = [re.split('[|│]', line)[1:-1] for line in lines]
+    return [[cell.strip() for cell in row] for row in rows]
 
 
 def free_port() -> str:

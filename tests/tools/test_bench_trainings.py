@@ -3,6 +3,7 @@
 
 import json
 import math
+from types import SimpleNamespace
 
 import bench_batch_advice
 import bench_sync_or_local
@@ -20,18 +21,13 @@ def environment(monkeypatch):
     monkeypatch.setenv('CUDA_VISIBLE_DEVICES', '-1')
 
 
-@pytest.mark.parametrize('logged', [{}, dict(bbox_mAP=0.4, bbox_mAP_50=0.7)])
-def test_a_model_that_detects_nothing_has_an_ap_of_0(logged, monkeypatch):
-    class Runner:
-        message_hub = MessageHub('advice')
-
-        def train(self):
-            for name, value in logged.items():
-                self.message_hub.update_scalar(f'val/coco/{name}', value)
-
-    monkeypatch.setattr(narrow_detector, 'build_runner', lambda _: Runner())
-    expected = logged or dict(bbox_mAP=0.0, bbox_mAP_50=0.0)
-    assert narrow_detector.train(None) == expected
+def test_a_model_that_detects_nothing_has_an_ap_of_0(monkeypatch):
+    runner = SimpleNamespace(
+        message_hub=MessageHub('advice'), train=lambda: None
+    )
+    monkeypatch.setattr(narrow_detector, 'build_runner', lambda _: runner)
+    none = dict(bbox_mAP=0.0, bbox_mAP_50=0.0)
+    assert narrow_detector.train(None) == none
 
 
 def test_the_runs_of_the_advice_are_made_once(tmp_path, monkeypatch, capsys):

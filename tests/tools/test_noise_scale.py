@@ -6,6 +6,7 @@ import pytest
 
 from mmdet_megdet.errors import ConfigError
 from mmdet_megdet.noise import Measurement, open_record
+from tests.tools.command import cells
 
 
 def record(update, g2, s, batch=256, lr=0.04):
@@ -23,11 +24,8 @@ def told(tmp_path, monkeypatch, capsys):
             open_record(tmp_path).append(one)
         tool.main([str(tmp_path), *options])
         output = capsys.readouterr()
-        rows = [
-            [cell.strip() for cell in line.strip('│').split('│')]
-            for line in output.out.splitlines()
-        ]
-        return output.out + output.err, {row[0]: row[1:] for row in rows}
+        rows = {row[0]: row[1:] for row in cells(output.out)}
+        return output.out + output.err, rows
 
     return tell
 

@@ -7,6 +7,7 @@ from msgspec.structs import replace
 
 from mmdet_megdet.monitor import Seconds
 from tests.data.bn_records import NAMES, SLOW, finding, record, write
+from tests.tools.command import cells
 
 DEAD = finding('dead-channels', 'Up to 3 channels.')
 RUN = [record(100, findings=[DEAD]), record(200), record(300, findings=[DEAD])]
@@ -19,11 +20,7 @@ def rows(monkeypatch, capsys):
 
     def plot(work_dir, *options):
         tool.main([str(work_dir), *options])
-        return [
-            [cell.strip() for cell in line.strip('│').split('│')]
-            for line in capsys.readouterr().out.splitlines()
-            if line.startswith('│')
-        ]
+        return cells(capsys.readouterr().out)
 
     return plot
 
