@@ -41,7 +41,8 @@ FIRST = [
 ]
 # Resumed from the end of epoch 1.
 SECOND = [train(30, 2.5, epoch=2), val(2, 0.25)]
-BY_ITERATION = [train(10, 3.0), val(10, 0.1), train(20, 2.0)]
+BY_ITERATION = [train(10, 3.0), val(10, 0.1), train(20, 2.0), val(20, 0.2)]
+LATER = [train(20, 1.0)]
 
 
 @pytest.mark.parametrize(
@@ -53,12 +54,7 @@ BY_ITERATION = [train(10, 3.0), val(10, 0.1), train(20, 2.0)]
         (FIRST, SECOND, False, SECOND),
         # Without training there is nothing to be shown of a run.
         (FIRST, [val(0, 0.9)], True, FIRST),
-        (
-            [*BY_ITERATION, val(20, 0.2)],
-            [train(20, 1.0)],
-            True,
-            [*BY_ITERATION[:2], train(20, 1.0)],
-        ),
+        (BY_ITERATION, LATER, True, BY_ITERATION[:2] + LATER),
     ],
 )
 def test_runs_after_one_another(earlier, later, resume, found, tmp_path):

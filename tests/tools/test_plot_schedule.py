@@ -110,19 +110,6 @@ def test_it_is_what_the_runner_does(settings, marks, tmp_path):
     assert schedule.rates == record.used
 
 
-def test_every_update_of_the_recipe():
-    schedule = rehearse(Config.fromfile(RECIPE), 8, 117266)
-    assert schedule.updates_per_epoch == 458
-    assert schedule.batch == (
-        '8 GPU(s) x 4 images x 8 accumulated = 256 images an update'
-    )
-    assert len(schedule.rates) == 24 * 458
-    for update, lr in enumerate(schedule.rates):
-        drops = (update >= 16 * 458) + (update >= 22 * 458)
-        wanted = 0.04 * (0.001 + 0.999 * min(update / 1000, 1))
-        assert lr == pytest.approx(wanted * 0.1**drops, rel=2**-50)
-
-
 @pytest.mark.parametrize(
     ('images', 'option', 'message'),
     [

@@ -1,6 +1,8 @@
 # Copyright (c) mmdet_megdet contributors. All rights reserved.
 """The doctor's lines on a config's model and batch plan."""
 
+import re
+
 import pytest
 from checks import training
 from checks.report import FAIL, PASS, WARN
@@ -69,17 +71,14 @@ CUT = dict(train_dataloader__num_batch_per_epoch=16)
 @pytest.mark.parametrize(
     ('gpus', 'epoch', 'settings', 'level', 'words'),
     [
-        (8, (1300, True), {}, PASS, 'accumulation: 8 micro-steps'),
-        (8, (1300, True), {}, PASS, 'epoch: 40 micro-batches'),
-        (8, (1280, True), {}, FAIL, 'then leaves out one full batch'),
-        (8, (1280, True), {}, FAIL, "Set train_cfg.type='UpdateTrainLoop'"),
+        (8, (1300, True), {}, PASS, 'accumulation: 8 .*epoch: 40 micro-batch'),
+        (8, (1280, True), {}, FAIL, 'leaves out one .*Set train_cfg.type='),
         (1, (1280, True), {}, PASS, 'epoch: 320 micro-batches'),
         (8, (1280, False), {}, PASS, 'epoch: 40 micro-batches'),
         # DefaultSampler repeats images: four for each GPU, and none to spare.
         (8, (25, False), {}, PASS, 'epoch: 1 micro-batches'),
         (8, (24, False), {}, FAIL, 'fewer than the 32 of a batch'),
-        (6, None, {}, FAIL, '6 GPU(s) x 4'),
-        (6, None, {}, FAIL, 'What would run'),
+        (6, None, {}, FAIL, r'6 GPU\(s\) x 4.*What would run'),
         (0, None, {}, WARN, 'not checked: this machine has no GPU'),
         (8, (500, False), CUT, FAIL, 'fewer than the 512 of num_batch_per_'),
         (8, (1300, False), CUT, PASS, 'epoch: 16 micro-batches'),
@@ -101,7 +100,7 @@ def test_batch_plan(gpus, epoch, settings, level, words):
     cfg.merge_from_dict({k.replace('__', '.'): v for k, v in settings.items()})
     epoch = epoch and Epoch(*epoch)
     findings = list(training.check_plan(cfg, MegDetSyncBN(4), gpus, epoch))
-    assert words in '. '.join(only(findings, level)[1:])
+    assert re.search(words, '. '.join(only(findings, level)[1:]))
     # Besides, the plan itself.
     assert {f.level for f in findings} <= {level, PASS}
     assert {f.check for f in findings} == {'batch plan'}
