@@ -79,8 +79,7 @@ def check_config(report: Report, args: argparse.Namespace) -> None:
     with report.checking('model'):
         built = training.build_model(cfg)
         report.add(training.check_batch_norm(built))
-    with report.checking('weights'):
-        report.add(training.check_weights(cfg))
+    report.run('weights', training.check_weights, cfg)
     with report.checking('data'):
         judgement = judge(cfg)
         report.add(data.check_annotations(cfg, judgement))
@@ -89,8 +88,7 @@ def check_config(report: Report, args: argparse.Namespace) -> None:
         report.add(data.check_images(judgement, args.images, args.decode))
     if built is not None:
         gpus = args.gpus or torch.cuda.device_count()
-        with report.checking('batch plan'):
-            report.add(training.check_plan(cfg, built, gpus, epoch))
+        report.run('batch plan', training.check_plan, cfg, built, gpus, epoch)
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -98,14 +96,13 @@ def main(argv: Sequence[str] | None = None) -> int:
     args = parse_args(argv)
     report = Report()
     report.section('Packages')
-    report.add(packages.check_packages())
+    report.run('python', packages.check_python)
+    for name in packages.PACKAGES:
+        report.run(name, packages.check_package, name)
     report.section('Machine')
-    with report.checking('GPU'):
-        report.add(machine.check_gpus())
-    with report.checking('machine'):
-        report.add(machine.check_surroundings(os.environ))
-    with report.checking('kernels'):
-        report.add(machine.check_kernels())
+    report.run('GPU', machine.check_gpus)
+    report.run('machine', machine.check_surroundings, os.environ)
+    report.run('kernels', machine.check_kernels)
     if args.config is not None:
         check_config(report, args)
     return report.close()

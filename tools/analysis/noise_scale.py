@@ -110,9 +110,7 @@ def trust(records: list[Measurement], scale: NoiseScale) -> list[str]:
         )
     notes.append(
         'Losses that each rank or micro-step divides by a count of its own '
-        'are not means over images: their parts are estimates. The learning '
-        'rate is an upper bound: stability sets another limit, which the '
-        'noise does not know.'
+        'are not means over images: their parts are estimates.'
     )
     return notes
 

@@ -11,7 +11,7 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
-from .report import Finding, broken, failure, passed, reason
+from .report import Finding, failure, passed, reason
 
 # Of the extra openmmlab. (mmdet's own limits follow from its import, which
 # raises.)
@@ -28,7 +28,7 @@ FORK_RANGES = {'mmcv': '>=2.3.6,<2.4'}
 _PYTHON = '>=3.10,<3.13'
 # In the order in which they build on each other. Without pycocotools mmdet
 # imports, and no COCO data set does.
-_PACKAGES = (
+PACKAGES = (
     'numpy',
     'torch',
     'torchvision',
@@ -52,21 +52,21 @@ _REMEDIES = {
 _OPS = Path(__file__).resolve().parents[1] / 'setup' / 'check_mmcv.py'
 
 
-def check_packages() -> Iterator[Finding]:
-    """Check whether Python and each package are there, fit and work."""
+def check_python() -> Iterator[Finding]:
+    """Check the version of this interpreter."""
     version = platform.python_version()
     text = f'{version}, {sys.executable}'
     if _contains(_PYTHON, version):
         yield passed('python', text)
     else:
         yield failure('python', f'{text} is not {_PYTHON}', _SET_UP)
-    for name in _PACKAGES:
-        try:
-            yield import_package(name)
-            if name == 'mmcv' and name in sys.modules:
-                yield _ops_work()
-        except Exception as error:
-            yield broken(name, error)
+
+
+def check_package(name: str) -> Iterator[Finding]:
+    """Check whether a package is there, fits and works."""
+    yield import_package(name)
+    if name == 'mmcv' and name in sys.modules:
+        yield _ops_work()
 
 
 def installed(name: str) -> str | None:

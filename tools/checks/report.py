@@ -4,10 +4,10 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from functools import partial
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from rich.console import Console
 from rich.text import Text
@@ -38,15 +38,6 @@ warning = partial(Finding, WARN)
 failure = partial(Finding, FAIL)
 
 
-def broken(check: str, error: BaseException) -> Finding:
-    """Return the finding that a check itself did not come to an end."""
-    return failure(
-        check,
-        f'could not be checked: {reason(error)}',
-        'Mend what this says; the failures above may be its cause.',
-    )
-
-
 class Report:
     """Collects findings and shows them as they come, unless it is silent."""
 
@@ -71,13 +62,25 @@ class Report:
                 line.append(f'\n      -> {finding.remedy}', style='italic')
             self._console.print(line)
 
+    def run(
+        self,
+        check: str,
+        function: Callable[..., Iterable[Finding]],
+        *args: Any,
+    ) -> None:
+        """Add a check's findings; if it breaks down, that is one."""
+        with self.checking(check):
+            self.add(function(*args))
+
     @contextmanager
     def checking(self, check: str) -> Iterator[None]:
         """Make an error in what is done inside a finding of this name."""
         try:
             yield
         except Exception as error:
-            self.add([broken(check, error)])
+            text = f'could not be checked: {reason(error)}'
+            remedy = 'Mend what this says; a failure above may be its cause.'
+            self.add([failure(check, text, remedy)])
 
     def close(self) -> int:
         """Show the counts; return the exit status: 1 if anything failed."""
