@@ -149,9 +149,8 @@ def environment(**variables: str) -> dict[str, str]:
 
 def cells(text: str) -> list[list[str]]:
     """Rows of the tables in a text, Markdown's or rich's."""
-    lines = [line for line in text.splitlines() if line[:1] in ('|', '│')]
-    rows = [re.split('[|│]', line)[1:-1] for line in lines]
-    return [[cell.strip() for cell in row] for row in rows]
+    rows = re.findall('^[|│] (.*) [|│]$', text, re.M)
+    return [[cell.strip() for cell in re.split('[|│]', r)] for r in rows]
 
 
 def free_port() -> str:
