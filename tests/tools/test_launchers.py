@@ -3,21 +3,13 @@
 
 import os
 import shlex
-import subprocess
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 import torch
 
 import mmdet_megdet  # noqa: F401  (checkpoints load safely)
-from tests.tools.command import (
-    PATIENCE,
-    TINY_CONFIG,
-    TOOLS,
-    environment,
-    free_port,
-    run,
-    start,
-)
+from tests.tools.command import TINY_CONFIG, TOOLS, free_port, run
 
 # In the place of Python, and of srun.
 RECORDER = """#!/bin/sh
@@ -105,29 +97,26 @@ def test_one_and_two_agents_train_alike(tmp_path):
     """Two ranks and the same run, started as a user starts them."""
     node = dict(NNODES='2', MASTER_ADDR='127.0.0.1', PORT=free_port())
     machines = [node | dict(NODE_RANK='0'), node | dict(NODE_RANK='1')]
-    ends = []
-    for ranks, agents in (('2', [{}]), ('1', machines)):
-        words = [TINY_CONFIG, ranks, '--work-dir', tmp_path / ranks]
-        words += ['--cfg-options', 'train_cfg.max_epochs=1']
-        output = dict(stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
-        started = [
-            start(
-                *(TOOLS / 'dist_train.sh', *words),
-                env=environment(**variables),
-                cold=True,
-                **output,
-            )
-            for variables in agents
-        ]
-        for agent in started:
-            said, _ = agent.communicate(timeout=PATIENCE)
-            assert agent.returncode == 0, said.decode()
-        ends.append(torch.load(tmp_path / ranks / 'epoch_1.pth'))
-    for end in ends:
+
+    def train(ranks, variables):
+        return run(
+            *(TOOLS / 'dist_train.sh', TINY_CONFIG, ranks),
+            *('--work-dir', tmp_path / ranks),
+            *('--cfg-options', 'train_cfg.max_epochs=1'),
+            cold=True,
+            **variables,
+        )
+
+    with ThreadPoolExecutor() as pool:
+        for done in pool.map(train, ['2', '1', '1'], [{}, *machines]):
+            assert done.returncode == 0, done.stdout
+    one, two = (torch.load(tmp_path / n / 'epoch_1.pth') for n in '21')
+    for end in (one, two):
         # 32 images, 2 ranks x 4
         assert (end['meta']['epoch'], end['meta']['iter']) == (1, 4)
-    one, two = (end['state_dict'] for end in ends)
-    torch.testing.assert_close(one, two, rtol=0, atol=0)
+    torch.testing.assert_close(
+        one['state_dict'], two['state_dict'], rtol=0, atol=0
+    )
 
 
 def test_every_rank_says_what_is_wrong(tmp_path):

@@ -29,4 +29,4 @@ def work_dir_parser(doc: str, out: str) -> argparse.ArgumentParser:
 def save(figure: Figure, path: Path) -> None:
     """Save a figure, in a folder that is made if need be."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    figure.savefig(path, dpi=120)
+    figure.savefig(path, dpi=150)
