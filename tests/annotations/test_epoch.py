@@ -5,11 +5,10 @@ from __future__ import annotations
 
 import json
 import random
+import sys
 
 import numpy as np
 import pytest
-from checks import data, training
-from checks.report import PASS
 from mmdet.datasets import CocoDataset
 from mmengine.config import Config
 from mmengine.registry import DATASETS, init_default_scope
@@ -19,7 +18,12 @@ from mmdet_megdet.annotations.checks import instances_of
 from mmdet_megdet.annotations.reading import read_annotations
 from tests.annotations.configs import config_of, content_of, write
 from tests.tools.checks.findings import levels
-from tests.tools.command import ROOT
+from tests.tools.command import ROOT, TOOLS
+
+sys.path.insert(0, str(TOOLS))  # as for a script there
+
+from checks import data, training
+from checks.report import PASS
 
 RECIPE = ROOT / 'configs' / 'megdet' / 'r50_fpn_256bs.py'
 

@@ -9,13 +9,12 @@ from __future__ import annotations
 
 import copy
 import math
+import sys
 from contextlib import nullcontext
 from typing import Any, NamedTuple
 
 import pytest
 import torch
-from checks import data
-from checks.report import FAIL, PASS, WARN
 from mmdet.evaluation import CocoMetric
 from mmengine.config import Config
 from mmengine.registry import DATASETS, init_default_scope
@@ -31,6 +30,12 @@ from tests.annotations.configs import (
     content_of,
     write,
 )
+from tests.tools.command import TOOLS
+
+sys.path.insert(0, str(TOOLS))  # as for a script there
+
+from checks import data
+from checks.report import FAIL, PASS, WARN
 
 # Parts of the files.
 A, IM, CAT = 'train.annotations', 'train.images', 'train.categories'

@@ -4,13 +4,13 @@
 from __future__ import annotations
 
 import re
+import sys
 from collections import Counter
 from copy import deepcopy
 from dataclasses import dataclass, field, replace
 from functools import cache
 from math import cos, pi
 
-import plot_schedule
 import pytest
 import torch
 from mmengine.config import Config
@@ -21,6 +21,11 @@ from mmdet_megdet.runtime import adapt_config
 from mmdet_megdet.sync_bn import MegDetSyncBN
 from tests.conftest import ROOT
 from tests.data.small_coco import coco_like, shrink
+from tests.tools.command import TOOLS
+
+sys.path.append(str(TOOLS / 'analysis'))  # as for scripts there
+
+import plot_schedule
 
 CONFIGS = ROOT / 'configs' / 'megdet'
 SIDE, IMAGES = 64, 2

@@ -35,6 +35,8 @@ NEEDS_RANK = 'error: NNODES=4 needs NODE_RANK (0 to 3)'
         ('dist_test.sh CONFIG A two', {}, 'usage: tools/dist_test.sh '),
         ('slurm_train.sh PART JOB CONFIG', {}, 'usage: tools/slurm_train.sh '),
         ('slurm_test.sh PART JOB CONFIG', {}, 'usage: tools/slurm_test.sh '),
+        ('dist_doctor.sh', {}, 'usage: tools/dist_doctor.sh GPUS'),
+        ('slurm_doctor.sh PART', {}, 'usage: tools/slurm_doctor.sh PART'),
         ('dist_train.sh CONFIG 2', NODE | dict(NODE_RANK=''), NEEDS_RANK),
         ('dist_train.sh CONFIG 2', NODE | dict(MASTER_ADDR=''), NEEDS_RANK),
         ('dist_train.sh CONFIG 2', dict(NNODES='1:2'),
@@ -79,6 +81,11 @@ def test_refusals(command, variables, refusal):
          '--ntasks-per-node=4 --cpus-per-task=3 --kill-on-bad-exit=1 '
          f'--qos=high --gres=none PYTHON -u {TOOLS}/test.py '
          '--launcher slurm CONFIG CHECKPOINT'),
+        ('slurm_doctor.sh PART JOB CONFIG --timeout 9', {},
+         '1 --partition=PART --job-name=JOB --gres=gpu:8 --ntasks=8 '
+         '--ntasks-per-node=8 --cpus-per-task=5 --kill-on-bad-exit=1 '
+         f'PYTHON -u {TOOLS}/dist_doctor.py --launcher slurm CONFIG '
+         '--timeout 9'),
     ],
 )  # fmt: skip
 def test_what_is_started(tmp_path, command, variables, started):

@@ -1,8 +1,16 @@
 # Copyright (c) mmdet_megdet contributors. All rights reserved.
+from __future__ import annotations
+
 from types import SimpleNamespace
 
+import cv2
+import numpy as np
 import pytest
+from mmdet.engine.hooks import DetVisualizationHook
+from mmdet.structures import DetDataSample
+from mmdet.visualization import DetLocalVisualizer
 from mmengine.config import Config
+from mmengine.structures import InstanceData
 
 from mmdet_megdet.errors import ConfigError
 from tools import test as tool
@@ -44,30 +52,28 @@ def test_drawing_needs_its_hook(tmp_path, monkeypatch):
         tool.main([str(config), str(checkpoint), '--show-dir', 'drawn'])
 
 
-class Images(list):
-    """A data set of images at these paths."""
+class Samples(list):
+    """A data set of these."""
 
     def get_data_info(self, index):
-        return dict(img_path=self[index])
+        return dict(img_path=self[index].img_path)
 
 
-def test_images_of_one_name_are_drawn_beside_each_other():
+def test_images_of_one_name_are_drawn_beside_each_other(tmp_path):
     """mmdet's hook names files by the image's own name alone."""
-    drawn = {}
-
-    def draw(name, image, *, data_sample, out_file):
-        drawn[data_sample.img_path] = out_file
-
-    visualizer = SimpleNamespace(add_datasample=draw)
-    paths = Images(['/images/a/same.png', '/images/b/same.png'])
-    tool.name_by_folder(visualizer, paths)
-    for path in paths:
-        visualizer.add_datasample(
-            *('test_img', None),
-            data_sample=SimpleNamespace(img_path=path),
-            out_file='now/drawn/same.png',
-        )
-    assert [drawn[path] for path in paths] == [
-        'now/drawn/a/same.png',
-        'now/drawn/b/same.png',
-    ]
+    samples = Samples()
+    for folder, colour in (('a', 40), ('b', 200)):
+        path = tmp_path / 'images' / folder / 'same.png'
+        path.parent.mkdir(parents=True)
+        cv2.imwrite(str(path), np.full((8, 12, 3), colour, np.uint8))
+        samples.append(DetDataSample(metainfo=dict(img_path=str(path))))
+        samples[-1].pred_instances = InstanceData(scores=np.zeros(0))
+    visualizer = DetLocalVisualizer.get_instance('drawn')
+    visualizer.dataset_meta = dict(classes=())
+    tool.name_by_folder(visualizer, samples)
+    hook = DetVisualizationHook(draw=True, test_out_dir='drawn')
+    runner = SimpleNamespace(work_dir=str(tmp_path), timestamp='now')
+    hook.after_test_iter(runner, 0, {}, samples)
+    for folder, colour in (('a', 40), ('b', 200)):
+        path = tmp_path / 'now' / 'drawn' / folder / 'same.png'
+        assert (cv2.imread(str(path)) == colour).all()
