@@ -89,11 +89,12 @@ def test_it_is_what_the_runner_does(settings, marks, tmp_path):
     schedule = rehearse(cfg)
     assert schedule.marks == marks
     used = []
-    recording = register_optimizer_step_pre_hook(
-        lambda optimizer, *_: used.append(optimizer.param_groups[0]['lr'])
-    )
-    build_runner(cfg).train()
-    recording.remove()
+
+    def record(optimizer, *_):
+        used.append(optimizer.param_groups[0]['lr'])
+
+    with register_optimizer_step_pre_hook(record):
+        build_runner(cfg).train()
     assert schedule.rates == used
 
 
