@@ -18,7 +18,7 @@ if importlib.util.find_spec('mmdet_megdet') is None:
 
 
 def work_dir_parser(doc: str, out: str) -> argparse.ArgumentParser:
-    """Return a parser of a work dir, and of what to write instead of its."""
+    """Return a parser that takes a work dir, and ``--out`` for its ``out``."""
     parser = argparse.ArgumentParser(description=doc.split('\n\n')[0])
     add = parser.add_argument
     add('work_dir', type=Path, help='work dir of the training run')

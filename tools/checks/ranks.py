@@ -7,7 +7,7 @@ import hashlib
 import os
 import socket
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator
 from datetime import timedelta
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -27,6 +27,17 @@ from .report import Finding, failure, passed, warning
 _PERIOD = 0.05  # seconds between two looks
 _GRACE = 5.0  # seconds for the others to look
 _PREFIXES = ('NCCL_', 'TORCH_NCCL_', 'GLOO_')
+_MACHINE = 'GPU and variables'
+_REMEDIES = {
+    'versions': 'Install the same on all machines (make setup, from the '
+    'lock), and bring them to the same commit of this repository.',
+    'config': 'Start all ranks with the same file, options and environment '
+    'variables.',
+    'annotation files': 'Copy the file to all machines, or put it where all '
+    'of them read it.',
+    _MACHINE: 'The slowest GPU sets the pace of all; export the same '
+    'variables, unless the networks of the machines differ.',
+}
 
 
 class Meeting(NamedTuple):
@@ -130,58 +141,24 @@ def wait_for_ranks(
 
 def check_same(meeting: Meeting, config: Any) -> Iterator[Finding]:
     """Compare what the ranks run, with their configs; a collective."""
-    yield _compare(
-        meeting,
-        'versions',
-        versions(),
-        failure,
-        'Install the same on all machines (make setup, from the lock), and '
-        'bring them to the same commit of this repository.',
-    )
+    facts: dict[str, dict[str, str]] = {'versions': versions()}
     if config is not None:
-        yield _compare(
-            meeting,
-            'config',
-            settings(config.to_dict()),
-            failure,
-            'Start all ranks with the same file, options and environment '
-            'variables.',
-        )
-        yield _compare(
-            meeting,
-            'annotation files',
-            annotation_files(config),
-            failure,
-            'Copy the file to all machines, or put it where all of them '
-            'read it.',
-        )
+        facts['config'] = settings(config.to_dict())
+        facts['annotation files'] = annotation_files(config)
     here = {n: v for n, v in os.environ.items() if n.startswith(_PREFIXES)}
     if torch.cuda.is_available():
         here['GPU'] = torch.cuda.get_device_name()
-    yield _compare(
-        meeting,
-        'GPU and variables',
-        here,
-        warning,
-        'The slowest GPU sets the pace of all; export the same variables, '
-        'unless the networks of the machines differ.',
-    )
-
-
-def _compare(
-    meeting: Meeting,
-    check: str,
-    facts: Mapping[str, str],
-    kind: Callable[[str, str, str], Finding],
-    remedy: str,
-) -> Finding:
-    found = differences(meeting.gather(dict(facts)))
-    if found is not None:
-        return kind(check, found, remedy)
-    shown = [f'{name} {facts[name]}' for name in sorted(facts)]
-    # A config has hundreds of settings.
-    text = ', '.join(shown) if len(shown) < 20 else f'{len(shown)} settings'
-    return passed(check, f'the same on all ranks: {text or "none"}')
+    facts[_MACHINE] = here
+    for check, own in facts.items():
+        found = differences(meeting.gather(own))
+        if found is not None:
+            kind = warning if check == _MACHINE else failure
+            yield kind(check, found, _REMEDIES[check])
+            continue
+        shown = [f'{name} {own[name]}' for name in sorted(own)]
+        # A config has hundreds of settings.
+        text = ', '.join(shown) if len(shown) < 20 else f'{len(own)} settings'
+        yield passed(check, f'the same on all ranks: {text or "none"}')
 
 
 def annotation_files(config: Any) -> dict[str, str]:
