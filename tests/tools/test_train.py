@@ -63,13 +63,12 @@ def test_resume(tmp_path, capsys):
 
 
 def test_bn_size_is_left_to_the_config_or_overridden():
-    cfg = dict(default_hooks=dict(timer=dict(type='IterTimerHook')))
-    assert apply(cfg)['default_hooks'] == cfg['default_hooks']
-    hook = dict(type='SyncBNGroupHook')
+    timer, hook = dict(type='IterTimerHook'), dict(type='SyncBNGroupHook')
+    cfg = dict(default_hooks=dict(timer=timer))
+    assert apply(cfg)['default_hooks'] == dict(timer=timer)
     for words, size in (('--bn-size=16', 16), ('--bn-size=none', None)):
-        hooks = cfg['default_hooks'] | dict(
-            sync_bn_group=dict(hook, bn_size=size)
-        )
+        ours = dict(hook, bn_size=size)
+        hooks = dict(timer=timer, sync_bn_group=ours)
         assert apply(cfg, words)['default_hooks'] == hooks
     # A hook that stands among custom_hooks is not doubled.
     found = apply(dict(custom_hooks=[hook]), '--bn-size=8')
