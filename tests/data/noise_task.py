@@ -20,9 +20,8 @@ from mmengine.runner import Runner
 from torch import Tensor, nn
 from torch.utils.data import Dataset
 
-from mmdet_megdet.runtime import adapt_config
 from mmdet_megdet.sync_bn import MegDetSyncBN
-from tests.data.tiny_run import update_config
+from tests.data.tiny_run import hook_of, train, update_config
 
 SIZES = dict(first=6, second=3)
 # Standard deviations of the points in each part, and their means.
@@ -60,14 +59,14 @@ def definition(gradients: np.ndarray, images: int) -> dict:
 
 @DATASETS.register_module()
 class Points(Dataset):
-    """Points to be met, of which an eighth may lack the second part."""
+    """96 points to be met, of which an eighth may lack the second part."""
 
     metainfo = dict(classes=('point',))
 
-    def __init__(self, length: int, missing: bool = True) -> None:
-        self.points = points(length, seed=5)
+    def __init__(self, missing: bool = True) -> None:
+        self.points = points(96, seed=5)
         if missing:
-            self.points[: length // 8, SIZES['first'] :] = torch.nan
+            self.points[:12, SIZES['first'] :] = torch.nan
 
     def __len__(self) -> int:
         return len(self.points)
@@ -131,9 +130,7 @@ def train_on_points(
     """
     ours = dict(
         model=dict(_delete_=True, type='MeanFinder'),
-        train_dataloader__dataset=dict(
-            _delete_=True, type='Points', length=96
-        ),
+        train_dataloader__dataset=dict(_delete_=True, type='Points'),
         train_cfg__max_epochs=1,
         optim_wrapper__optimizer__lr=0.1,
         param_scheduler=None,
@@ -147,10 +144,8 @@ def train_on_points(
         custom_hooks=[dict(type='WeightRecorder')],
     )
     cfg = update_config(work_dir, total=8, images=2, **ours | settings)
-    runner = Runner.from_cfg(adapt_config(cfg))
-    runner.train()
-    recorders = [h for h in runner.hooks if isinstance(h, WeightRecorder)]
-    return runner, recorders[0]
+    runner = train(cfg)
+    return runner, hook_of(runner, WeightRecorder)
 
 
 def curves_of(work_dir: Path, name: str) -> list[tuple[int, float]]:

@@ -34,41 +34,13 @@ class Outcome(NamedTuple):
     logs: list[str]
 
 
-class Run:
-    """A training of two ranks, started one by one, as srun does.
+class Job:
+    """Processes that train in one folder, which is made here."""
 
-    Args:
-        work_dir (Path): Its folder, made here.
-        *options (str): Of ``tools/train.py``, ahead of the settings.
-        config (Path): Defaults to ``faults_config.py``.
-        torchrun (bool): Whether ``tools/dist_train.sh`` starts the ranks.
-        **settings: Overrides of the config, with ``__`` for the dots.
-    """
-
-    def __init__(
-        self,
-        work_dir: Path,
-        *options: str,
-        config: Path = CONFIG,
-        torchrun: bool = False,
-        **settings: object,
-    ) -> None:
+    def __init__(self, work_dir: Path) -> None:
         self.work_dir = work_dir
         self.processes: list[subprocess.Popen] = []
         work_dir.mkdir(exist_ok=True)
-        words = ['--work-dir', str(work_dir), *options]
-        if settings:
-            words += ['--cfg-options']
-        words += [f'{k.replace("__", ".")}={v}' for k, v in settings.items()]
-        if torchrun:
-            self.start('torchrun', 'dist_train.sh', config, 2, *words)
-            return
-        words += ['--launcher', 'pytorch']
-        meeting = dict(MASTER_ADDR='127.0.0.1', MASTER_PORT=free_port())
-        for rank in '01':
-            place = dict(RANK=rank, LOCAL_RANK=rank, WORLD_SIZE='2')
-            command = ('train.py', config, *words)
-            self.start(f'rank_{rank}', *command, **meeting, **place)
 
     def start(
         self, name: str, tool: str, *options: object, **variables: str
@@ -86,8 +58,8 @@ class Run:
         self.processes.append(process)
         return process
 
-    def wait_for(self, text: str, name: str) -> None:
-        """Until a file of the work folder holds a text."""
+    def wait_for(self, name: str, text: str = '') -> None:
+        """Until a file of the work folder is there, and holds a text."""
         path, end = self.work_dir / name, time.monotonic() + PATIENCE
         while not (path.exists() and text in path.read_text()):
             assert time.monotonic() < end, self.logs()
@@ -99,8 +71,8 @@ class Run:
         for process in self.processes:
             # The number of one that has ended may be somebody else's.
             if process.poll() is None:
-                found.append(psutil.Process(process.pid))
                 with contextlib.suppress(psutil.NoSuchProcess):
+                    found.append(psutil.Process(process.pid))
                     found += descendants(process.pid)
         return found
 
@@ -125,6 +97,40 @@ class Run:
             send(known, signal.SIGKILL)
 
 
+class Run(Job):
+    """A training of two ranks, started one by one, as srun does.
+
+    Args:
+        work_dir (Path): Its folder.
+        *options (str): Of ``tools/train.py``, ahead of the settings.
+        config (Path): Defaults to ``faults_config.py``.
+        torchrun (bool): Whether ``tools/dist_train.sh`` starts the ranks.
+        **settings: Overrides of the config, with ``__`` for the dots.
+    """
+
+    def __init__(
+        self,
+        work_dir: Path,
+        *options: str,
+        config: Path = CONFIG,
+        torchrun: bool = False,
+        **settings: object,
+    ) -> None:
+        super().__init__(work_dir)
+        words = ['--work-dir', work_dir, *options]
+        if settings:
+            words += ['--cfg-options']
+        words += [f'{k.replace("__", ".")}={v}' for k, v in settings.items()]
+        if torchrun:
+            self.start('torchrun', 'dist_train.sh', config, 2, *words)
+            return
+        command = ('train.py', config, *words, '--launcher', 'pytorch')
+        meeting = dict(MASTER_ADDR='127.0.0.1', MASTER_PORT=free_port())
+        for rank in '01':
+            place = dict(RANK=rank, LOCAL_RANK=rank, WORLD_SIZE='2')
+            self.start(f'rank_{rank}', *command, **meeting, **place)
+
+
 def resume(work_dir: Path) -> str:
     """Resume to the end of training; return what the ranks printed."""
     outcome = Run(work_dir, '--resume').finish()
@@ -141,7 +147,7 @@ def assert_same_end(work_dir: Path, undisturbed: Path) -> None:
 
 
 def diary(work_dir: Path, rank: int) -> list[str]:
-    """What a rank trained on, a line an iteration."""
+    """What a rank trained on, a line a micro-step."""
     return (work_dir / f'diary_{rank}.txt').read_text().splitlines()
 
 

@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import json
-import os
 import re
 from itertools import pairwise
 from pathlib import Path
@@ -47,11 +46,8 @@ def train(tmp_path, images):
 
 
 def test_nan_on_one_rank_stops_all(train):
-    for log in train(
-        model__fault='pixel',
-        model__fault_rank=1,
-        model__fault_iterations='2,',
-    ):
+    fault = dict(model__fault='pixel', model__fault_rank=1)
+    for log in train(**fault, model__fault_iterations='2,'):
         assert 'in epoch 1, update 3 of 4: ' in log
         # Through the synchronised statistics it is in the losses of both.
         assert 'loss_corner[0] is nan' in log
@@ -62,11 +58,9 @@ def test_nan_on_one_rank_stops_all(train):
 
 
 def _train_and_skip(rank: int, world_size: int, data: Path, work_dir: Path):
-    os.environ['LOCAL_RANK'] = str(rank)  # the Runner's
     cfg = images_config(
         data,
         work_dir,
-        launcher='pytorch',
         default_hooks__finite_loss__on_failure='skip',
         # Nothing else brings it to the other rank.
         model__fault='loss',
@@ -84,9 +78,8 @@ def test_infinity_on_one_rank_skipped_by_all(images, tmp_path):
     for steps, _ in results:
         assert steps == [everything, {'ema'}, everything, everything]
     assert changed(results[0][1], results[1][1]) == set()
-    log = log_of(tmp_path / 'run')
-    assert 'loss_corner[1] is inf on rank 1, with images ' in log
-    assert 'The update is skipped, number 1 of at most 10.' in log
+    said = 'loss_corner[1] is inf on rank 1, with images '
+    assert said in log_of(tmp_path / 'run')
 
 
 def test_image_cut_off(train, images):
@@ -117,24 +110,11 @@ def test_annotations_that_would_be_left_out(train, images):
     content['annotations'][8]['bbox'] = [4, HEIGHT - 4, 10, 8]
     path.write_text(json.dumps(content))
     for log in train():
-        assert (
-            f'{path}: 1 annotation(s) are of categories that the config has '
-            "not, 'cone': id 103 (image 3, 3.jpg)."
-        ) in log
-        assert (
-            f'{path}: 1 annotation(s) have a box that lies outside the '
-            'image: id 105 (image 5, 5.jpg).'
-        ) in log
+        assert f'error: rank 0: {path}: 1 annotation(s) are of cat' in log
+        assert "the config has not, 'cone': id 103 (image 3, 3.jpg)." in log
+        assert 'lies outside the image: id 105 (image 5, 5.jpg).' in log
         # mmdet does use that one.
         assert 'id 108' not in log
-
-
-def test_annotation_file_empty(train, images):
-    path = images / 'annotations.json'
-    path.write_text('')
-    said = f'error: rank 0: the annotation file {path} is empty (0 bytes)'
-    for log in train():
-        assert said in log
 
 
 def test_out_of_memory(train):

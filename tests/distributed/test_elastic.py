@@ -2,7 +2,7 @@
 """Two machines, each a torchrun agent with one rank, that come and go.
 
 What happens when is told by the training itself, which waits at some updates
-(``tests/data/elastic_task.py``).
+(``tests/data/elastic_config.py``).
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import pytest
 import torch
 
 import mmdet_megdet  # noqa: F401  (checkpoints load safely)
-from tests.distributed.faults import Run, send
+from tests.distributed.faults import Job, send
 from tests.tools.command import (
     PATIENCE,
     ROOT,
@@ -31,11 +31,11 @@ pytestmark = pytest.mark.slow
 CONFIG = ROOT / 'tests' / 'data' / 'elastic_config.py'
 
 
-class Machines(Run):
+class Machines(Job):
     """Agents of one job on this machine."""
 
     def __init__(self, work_dir):
-        self.work_dir, self.processes = work_dir, []
+        super().__init__(work_dir)
         self.port = free_port()
 
     def join(self, name, *settings):
@@ -54,7 +54,7 @@ class Machines(Run):
         return agent
 
     def wait_for_updates(self, number):
-        self.wait_for(f'{number}\n', 'updates_done')
+        self.wait_for('updates_done', f'{number}\n')
 
     def release(self, update):
         """Let the training go on that waits ahead of an update."""

@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import os
 from contextlib import nullcontext
 from itertools import product
 
@@ -14,19 +13,9 @@ from mmengine.optim import OptimWrapper
 from torch.nn.parallel import DistributedDataParallel
 
 from mmdet_megdet.errors import ConfigError
-from mmdet_megdet.noise import (
-    GradientMeter,
-    Split,
-    parts_of,
-    read_records,
-)
-from tests.data.noise_task import (
-    SIZES,
-    MeanFinder,
-    definition,
-    points,
-    train_on_points,
-)
+from mmdet_megdet.noise import GradientMeter, Split, parts_of, read_records
+from tests.data import noise_task
+from tests.data.noise_task import SIZES, MeanFinder, definition, points
 from tests.data.tiny_task import AmpOnCPU
 from tests.distributed.ranks import run_ranks
 
@@ -107,20 +96,17 @@ def train(rank, world_size, folder):
 
     Returns measurements, factors, weights, and what the Runner refuses.
     """
-    os.environ['LOCAL_RANK'] = str(rank)
     settings = dict(
-        launcher='pytorch' if world_size > 1 else 'none',
         train_dataloader__batch_size=4 // world_size,
         train_dataloader__dataset__missing=False,
         default_hooks__module_variance=dict(
             type='ModuleVarianceHook', begin=2, anchor='second'
         ),
     )
+    half = dict(default_hooks__total_batch__total_batch_size=4)
     with pytest.raises(ConfigError) as error:
-        train_on_points(
-            folder, default_hooks__total_batch__total_batch_size=4, **settings
-        )
-    runner, recorder = train_on_points(folder, **settings)
+        noise_task.train_on_points(folder, **half, **settings)
+    runner, recorder = noise_task.train_on_points(folder, **settings)
     checkpoint = dict(meta=dict(epoch=1, iter=12))
     runner.call_hook('before_save_checkpoint', checkpoint=checkpoint)
     return (

@@ -5,14 +5,17 @@ from __future__ import annotations
 
 import re
 import signal
+import sys
 
 import pytest
 
 from mmdet_megdet.faults import latest_checkpoint
 from tests.distributed.faults import Run, assert_same_end, resume, send
-from tests.tools.command import PATIENCE
+from tests.tools.command import PATIENCE, ROOT, run
 
-TIMEOUT = 12  # seconds, of collectives; the others know of it at a fifth
+# Of collectives, in seconds; ranks must also have met by then. The others know
+# of a lost one at a fifth.
+TIMEOUT = 20
 # In the second epoch: update 2 of 4.
 FAULT = dict(
     env_cfg__dist_cfg__timeout=TIMEOUT,
@@ -104,3 +107,32 @@ def test_a_rank_that_fails_is_named_by_the_others(tmp_path):
     assert f'rank 1 of 2 fails in {place}: {error}' in logs[1]
     assert f'rank 0 of 2 fails in {place}: ' in logs[0]
     assert f'rank 1: failed in {place}: {error}' in logs[0]
+
+
+# Rank 0 fails while its own collective is under way.
+PENDING = """
+import signal
+import torch
+import torch.distributed as dist
+from mmdet_megdet.cli import run_tool
+from mmdet_megdet.runtime import init_distributed
+
+def main():
+    init_distributed('pytorch', dict(timeout=3000))
+    if dist.get_rank() == 1:
+        signal.pause()  # until torchrun ends it
+    work = dist.all_reduce(torch.zeros(1), async_op=True)
+    raise RuntimeError('while a collective is under way')
+
+run_tool(main)
+"""
+
+
+def test_failure_with_a_collective_under_way_does_not_hang(tmp_path):
+    script = tmp_path / 'pending.py'
+    script.write_text(PENDING)
+    torchrun = (sys.executable, '-m', 'torch.distributed.run')
+    options = ('--standalone', '--nproc-per-node=2')
+    result = run(*torchrun, *options, script, PYTHONPATH=str(ROOT))
+    assert result.returncode == 1
+    assert 'RuntimeError: while a collective is under way' in result.stdout

@@ -9,13 +9,7 @@ import pytest
 import torch
 
 from mmdet_megdet.faults import latest_checkpoint
-from tests.distributed.faults import (
-    Run,
-    assert_same_end,
-    diary,
-    resume,
-    send,
-)
+from tests.distributed.faults import Run, assert_same_end, diary, resume, send
 
 pytestmark = pytest.mark.slow
 
@@ -60,16 +54,15 @@ def test_sigterm_to_torchrun_and_to_data_workers(tmp_path):
     training = Run(
         tmp_path,
         torchrun=True,
-        default_hooks__diary__hold=4,
+        default_hooks__wait__places='[(4, 2)]',
         model__norm_cfg__bn_size=4,
     )
     for rank in range(2):
-        training.wait_for('4 0:', f'diary_{rank}.txt')
+        training.wait_for(f'waiting_{rank}')
     processes = training.descendants()
     # torchrun, two ranks and a worker of each.
     assert len(processes) >= 5
     send(processes[::-1], signal.SIGTERM)
-    (tmp_path / 'go').touch()
     statuses, (log,) = training.finish()
     assert statuses == [1]  # torchrun's own, whatever the ranks say
     assert 'All ranks stop after iteration 5 with' in log

@@ -43,6 +43,8 @@ ALONE = f'{TORCHRUN} --standalone --nproc-per-node'
         ('dist_test.sh CONFIG A two', {}, 'usage: tools/dist_test.sh '),
         ('slurm_train.sh PART JOB CONFIG', {}, 'usage: tools/slurm_train.sh '),
         ('slurm_test.sh PART JOB CONFIG', {}, 'usage: tools/slurm_test.sh '),
+        ('dist_doctor.sh', {}, 'usage: tools/dist_doctor.sh GPUS'),
+        ('slurm_doctor.sh PART', {}, 'usage: tools/slurm_doctor.sh PART'),
         (
             'dist_train.sh CONFIG 2',
             NODE | dict(NODE_RANK=''),
@@ -124,6 +126,14 @@ def test_refusals(command, variables, refusal):
             '--ntasks-per-node=4 --cpus-per-task=3 --kill-on-bad-exit=1 '
             f'--qos=high --gres=none PYTHON -u {TOOLS}/test.py '
             '--launcher slurm CONFIG CHECKPOINT',
+        ),
+        (
+            'slurm_doctor.sh PART JOB CONFIG --timeout 9',
+            {},
+            '1 --partition=PART --job-name=JOB --gres=gpu:8 --ntasks=8 '
+            '--ntasks-per-node=8 --cpus-per-task=5 --kill-on-bad-exit=1 '
+            f'PYTHON -u {TOOLS}/dist_doctor.py --launcher slurm CONFIG '
+            '--timeout 9',
         ),
     ],
 )

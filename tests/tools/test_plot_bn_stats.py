@@ -10,7 +10,7 @@ from msgspec.structs import replace
 
 from mmdet_megdet.monitor import Seconds
 from tests.data.bn_records import NAMES, SLOW, finding, record, write
-from tests.data.bn_stack import LAYERS, stack_config, train_stack
+from tests.data.bn_stack import LAYERS, train_stack
 from tests.tools.command import TOOLS
 
 sys.path.insert(0, str(TOOLS / 'analysis'))  # as for a script there
@@ -94,6 +94,6 @@ def test_the_slow_rank_stands_out():
 
 
 def test_hook_writes_what_is_read(tmp_path, rows):
-    train_stack(stack_config(tmp_path))
+    train_stack(tmp_path)
     found = [where for what, where, _ in rows(tmp_path) if 'drift' in what]
     assert sorted(found) == sorted(f'norms.{name}' for name in LAYERS)

@@ -74,9 +74,8 @@ def running_cluster() -> Iterator[dict[str, str]]:
         conf = folder / 'slurm.conf'
         conf.write_text(CONF.format(folder=folder, host=host, ports=ports))
         variables = dict(SLURM_CONF=str(conf), PATH=_PATH)
-        slurmd = ['slurmd', '-D', '-N', 'localhost']
-        for command in (['slurmctld', '-D'], slurmd):
-            stack.enter_context(_running(command, folder, variables))
+        for command in ('slurmctld -D', 'slurmd -D -N localhost'):
+            stack.enter_context(_running(command.split(), folder, variables))
         states = ('sinfo', '--noheader', '--format=%T')
         _wait(lambda: client(variables, *states).strip() == 'idle', folder)
 

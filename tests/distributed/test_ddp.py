@@ -1,5 +1,5 @@
 # Copyright (c) mmdet_megdet contributors. All rights reserved.
-"""Communication hooks by name: our defaults, and what is refused."""
+"""The model wrapper on two ranks: buffers, and communication hooks."""
 
 from __future__ import annotations
 
@@ -46,9 +46,11 @@ def reduced(comm_hook, gradients):
 def hooks(rank, world_size):
     torch.manual_seed(0)
     gradient = torch.randn(SHAPE)
-    for dtype in (torch.float16, torch.bfloat16):
-        name = 'fp16_compress' if dtype == torch.float16 else 'bf16_compress'
-        normal = 2 + gradient.abs()
+    normal = 2 + gradient.abs()
+    for name, dtype in (
+        ('fp16_compress', torch.float16),
+        ('bf16_compress', torch.bfloat16),
+    ):
         (found,) = reduced(name, [normal])
         # Halves of what was rounded once, and their sum, are exact.
         assert torch.equal(found, normal.to(dtype).float())
@@ -72,3 +74,24 @@ def hooks(rank, world_size):
 
 def test_hooks_by_name_and_refusals():
     run_ranks(hooks, 2)
+
+
+def gradient_and_buffer(rank, world_size, options):
+    module = nn.Linear(2, 1)
+    module.register_buffer('seen', torch.zeros(()))
+    # The Runner gives the device.
+    model = MegDetDistributedDataParallel(module, [rank], **options)
+    module.seen.fill_(rank + 1)
+    model(torch.tensor([1.0, 10.0]) * (rank + 1)).backward()
+    return module.weight.grad.tolist(), module.seen.item()
+
+
+@pytest.mark.parametrize(
+    ('options', 'expected'),
+    [({}, [1, 2]), (dict(broadcast_buffers=True), [1, 1])],
+)
+def test_each_rank_keeps_its_buffers(options, expected):
+    results = run_ranks(gradient_and_buffer, 2, options)
+    assert [buffer for _, buffer in results] == expected
+    # Rank r's gradient is (1, 10) * (r + 1): the mean of 1 and 2 is 1.5.
+    assert [grad for grad, _ in results] == [[[1.5, 15.0]]] * 2
