@@ -94,9 +94,6 @@ def train_stack(work_dir: Path, **settings: Any) -> Runner:
         train_dataloader__dataset__length=6 * get_world_size(),
         train_dataloader__sampler__shuffle=False,
         train_cfg__max_epochs=2,
-        val_dataloader=None,
-        val_cfg=None,
-        val_evaluator=None,
         optim_wrapper=dict(_delete_=True, optimizer=dict(type='SGD', lr=0.01)),
         param_scheduler=None,
         default_hooks__checkpoint=dict(

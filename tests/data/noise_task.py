@@ -7,7 +7,6 @@ points' variance, whatever the weights.
 
 from __future__ import annotations
 
-import json
 from itertools import combinations
 from pathlib import Path
 
@@ -24,21 +23,18 @@ from mmdet_megdet.sync_bn import MegDetSyncBN
 from tests.data.tiny_run import hook_of, train, update_config
 
 SIZES = dict(first=6, second=3)
-# Standard deviations of the points in each part, and their means.
-DEVIATIONS = dict(first=2.0, second=0.5)
-MEANS = dict(first=1.0, second=0.3)
+# Of the points in each dimension.
+MEANS = torch.tensor([1.0] * 6 + [0.3] * 3)
+DEVIATIONS = torch.tensor([2.0] * 6 + [0.5] * 3)
 
 
 def points(count: int, seed: int = 0) -> Tensor:
     """Points, ``(count, 9)``, in float64."""
     generator = torch.Generator().manual_seed(seed)
-    parts = [
-        MEANS[name]
-        + DEVIATIONS[name]
-        * torch.randn(count, size, generator=generator, dtype=torch.float64)
-        for name, size in SIZES.items()
-    ]
-    return torch.cat(parts, 1)
+    return (
+        torch.randn(count, 9, generator=generator).double() * DEVIATIONS
+        + MEANS
+    )
 
 
 def definition(gradients: np.ndarray, images: int) -> dict:
@@ -146,10 +142,3 @@ def train_on_points(
     cfg = update_config(work_dir, total=8, images=2, **ours | settings)
     runner = train(cfg)
     return runner, hook_of(runner, WeightRecorder)
-
-
-def curves_of(work_dir: Path, name: str) -> list[tuple[int, float]]:
-    """Step and value of a curve that the folder's latest run has drawn."""
-    path = max(work_dir.glob('*/vis_data/scalars.json'))
-    lines = map(json.loads, path.read_text().splitlines())
-    return [(line['step'], line[name]) for line in lines if name in line]

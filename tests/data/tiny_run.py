@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import itertools
+import json
 import os
 from pathlib import Path
 from typing import Any
@@ -55,6 +56,13 @@ def hook_of(runner: Runner, kind: type[Hook]) -> Any:
 def log_of(work_dir: Path) -> str:
     """The text log of the folder's latest run."""
     return max(work_dir.glob('*/*.log')).read_text()
+
+
+def curves_of(work_dir: Path, name: str) -> list[tuple[int, float]]:
+    """Step and value of a curve that the folder's latest run has drawn."""
+    path = max(work_dir.glob('*/vis_data/scalars.json'))
+    lines = map(json.loads, path.read_text().splitlines())
+    return [(line['step'], line[name]) for line in lines if name in line]
 
 
 @HOOKS.register_module(force=True)

@@ -136,30 +136,11 @@ def parity(rank: int, world_size: int, case: Case) -> dict[str, float]:
         return {}
     return {
         name: ((got.double() - true).abs() / bound).max().item()
-        for name, got, true, bound in (
-            *_observed(call, x_all.detach(), own),
-            *_compared(layer, plain, x, y, x_all, y_all, dy_all, own, ranks),
+        for name, got, true, bound in _compared(
+            layer, plain, x, y, x_all, y_all, dy_all, own, ranks
         )
         if got.numel()
     }
-
-
-def _observed(call, x_all, own):
-    """Name, value, true value and bound of the moments that are told."""
-    sums, local_var = sum_bound(x_all), call.second / max(1, call.count)
-    for which, x, mean, var in (
-        ('local', x_all[own], call.mean, local_var),
-        ('group', x_all, call.group_mean, call.group_var),
-    ):
-        if not len(x):
-            continue
-        values = x.transpose(0, 1).flatten(1)
-        true, true_var = values.mean(1), values.var(1, unbiased=False)
-        left = 8 * 2.0**-53 * true.square()
-        bound = sums * true_var.sqrt() + left.sqrt() * 2.0**-25 + U * U
-        yield f'{which} mean', mean, true, bound
-        bound = sums * true_var + left + U * U
-        yield f'{which} var', var, true_var, bound
 
 
 def _compared(layer, plain, x, y, x_all, y_all, dy_all, own, ranks):

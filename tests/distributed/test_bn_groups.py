@@ -21,8 +21,7 @@ from mmdet_megdet.sync_bn import (
     pool_running_stats,
     resolve_bn_groups,
 )
-from tests.distributed.ranks import run_ranks
-from tests.distributed.threads import run_threads
+from tests.distributed.ranks import run_ranks, run_threads
 
 CPU = torch.device('cpu')
 

@@ -12,25 +12,17 @@ from mmdet_megdet.sync_bn import MegDetSyncBN, resolve_bn_groups
 from tests.distributed.ranks import run_ranks
 
 
-class Model(nn.Module):
-    """Layers one after another, not in a loop: a loop around a break is run
-    in eager mode by Dynamo, and counted several times."""
-
-    def __init__(self, momentum=None):
-        super().__init__()
-        torch.manual_seed(0)
-        self.conv1, self.conv2 = nn.Conv2d(3, 4, 3), nn.Conv2d(4, 5, 3)
-        self.norm1 = MegDetSyncBN(4)
-        self.norm2 = MegDetSyncBN(5, momentum=momentum)
-        self.double()
-
-    def forward(self, x):
-        x = self.norm1(self.conv1(x)).relu()
-        return self.norm2(self.conv2(x)).relu()
-
-
-def train(model, backend, rank):
+def train(backend, rank, momentum=None, bn_size=None):
     """Two steps of SGD on batches that differ from rank to rank."""
+    torch.manual_seed(0)
+    model = nn.Sequential(
+        nn.Conv2d(3, 4, 3),
+        MegDetSyncBN(4),
+        nn.Conv2d(4, 5, 3),
+        MegDetSyncBN(5, momentum=momentum),
+    ).double()
+    if bn_size:
+        resolve_bn_groups(model, images_per_gpu=2, bn_size=bn_size)
     step = torch.compile(model, backend=backend) if backend else model
     optimizer = torch.optim.SGD(model.parameters(), 0.1)
     for seed in range(2):
@@ -46,17 +38,16 @@ def train(model, backend, rank):
 
 def compiled_and_not(rank, world_size):
     """The process group is first made inside a compiled forward."""
-    compiled = train(Model(), 'aot_eager', rank)
+    compiled = train('aot_eager', rank)
     breaks = sum(counters['graph_break'].values())
-    eager = train(Model(), None, rank)
+    eager = train(None, rank)
     torch.testing.assert_close(compiled, eager, rtol=1e-12, atol=1e-12)
     return breaks
 
 
 def compiled_in_groups_of_one(rank, world_size):
-    layers = Model(momentum=0.1)  # None breaks PyTorch's own layers
-    resolve_bn_groups(layers, images_per_gpu=2, bn_size=2)
-    train(layers, 'eager', 0)
+    # A momentum of None breaks PyTorch's own layers.
+    train('eager', 0, momentum=0.1, bn_size=2)
     return sum(counters['graph_break'].values())
 
 

@@ -110,8 +110,8 @@ def test_annotations_that_would_be_left_out(train, images):
     content['annotations'][8]['bbox'] = [4, HEIGHT - 4, 10, 8]
     path.write_text(json.dumps(content))
     for log in train():
-        assert f'error: rank 0: {path}: 1 annotation(s) are of cat' in log
-        assert "the config has not, 'cone': id 103 (image 3, 3.jpg)." in log
+        assert f'{path}: 1 annotation(s) are of categories that the ' in log
+        assert "config has not, 'cone': id 103 (image 3, 3.jpg)." in log
         assert 'lies outside the image: id 105 (image 5, 5.jpg).' in log
         # mmdet does use that one.
         assert 'id 108' not in log

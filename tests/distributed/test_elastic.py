@@ -62,8 +62,8 @@ class Machines(Job):
 
     def statuses(self):
         """Of those that have not been killed."""
-        found = [agent.wait(PATIENCE) for agent in self.processes]
-        return [status for status in found if status != -signal.SIGKILL]
+        ended = self.finish().statuses
+        return [status for status in ended if status != -signal.SIGKILL]
 
     def log(self):
         return (self.work_dir / 'first.out').read_text()
@@ -74,7 +74,6 @@ def job(tmp_path):
     machines = Machines(tmp_path)
     yield machines
     send(machines.descendants(), signal.SIGKILL)
-    machines.finish()
 
 
 def state(work_dir):

@@ -8,8 +8,6 @@ BN groups in one process.
 
 from __future__ import annotations
 
-from collections import OrderedDict
-
 import pytest
 import torch
 import torch.distributed as dist
@@ -17,69 +15,61 @@ from mmengine.optim import OptimWrapper
 from torch import nn
 from torch.nn.functional import cross_entropy
 
-from mmdet_megdet.noise import (
-    GradientMeter,
-    Split,
-    coupled_ranks,
-    noise_scale,
-    parts_of,
-)
+from mmdet_megdet import noise
 from mmdet_megdet.sync_bn import MegDetSyncBN
-from tests.distributed.threads import run_threads
+from tests.distributed.ranks import run_threads
 
 RANKS, IMAGES, STEPS, UPDATES = 4, 2, 2, 100
 GROUP = RANKS * IMAGES
 
 
-def net_of(state=None):
-    torch.manual_seed(0)
-    backbone = [
-        nn.Conv2d(3, 16, 3, bias=False),
-        MegDetSyncBN(16),
-        nn.ReLU(),
-        nn.Conv2d(16, 16, 3, bias=False),
-        MegDetSyncBN(16),
-        nn.ReLU(),
-        nn.AdaptiveAvgPool2d(1),
-        nn.Flatten(),
-    ]
-    parts = dict(backbone=nn.Sequential(*backbone), head=nn.Linear(16, 4))
-    net = nn.Sequential(OrderedDict(parts))
-    if state is not None:
-        net.load_state_dict(state)
-    return net
+class Net(nn.Module):
+    """Two convolutions with norm layers, and a linear head."""
+
+    def __init__(self, state=None):
+        super().__init__()
+        torch.manual_seed(0)
+        self.backbone = nn.Sequential()
+        for channels in (3, 16):
+            conv = nn.Conv2d(channels, 16, 3, bias=False)
+            self.backbone.extend([conv, MegDetSyncBN(16), nn.ReLU()])
+        self.head = nn.Linear(16, 4)
+        if state is not None:
+            self.load_state_dict(state)
+
+    def loss(self, images, classes):
+        features = self.backbone(images).mean((2, 3))
+        return cross_entropy(self.head(features), classes)
 
 
 def batch(seed, count):
-    """Stripes of four directions, in light that varies."""
+    """Stripes of four directions in varying light, and their direction."""
     generator = torch.Generator().manual_seed(seed)
     classes = torch.randint(4, (count,), generator=generator)
     angles = (classes * torch.pi / 4)[:, None, None]
     y, x = torch.arange(12.0)[:, None], torch.arange(12.0)
     stripes = (angles.cos() * x + angles.sin() * y).sin()[:, None]
     light = torch.rand(count, 1, 1, 1, generator=generator) * 3
-    noise = torch.randn(count, 3, 12, 12, generator=generator)
-    return (stripes + noise) * light + light, classes
+    grain = torch.randn(count, 3, 12, 12, generator=generator)
+    return (stripes + grain) * light + light, classes
 
 
 def trained(steps):
-    net = net_of()
+    net = Net()
     optimizer = torch.optim.SGD(net.parameters(), lr=0.1, momentum=0.9)
     for step in range(steps):
-        images, classes = batch(10_000 + step, 16)
         optimizer.zero_grad()
-        cross_entropy(net(images), classes).backward()
+        net.loss(*batch(10_000 + step, 16)).backward()
         optimizer.step()
     return net.state_dict()
 
 
 def truth(state, draws=800):
     """Of the backbone, from whole BN groups by one process."""
-    net, found = net_of(state), []
+    net, found = Net(state), []
     for seed in range(draws):
-        images, classes = batch(20_000 + seed, GROUP)
         net.zero_grad()
-        cross_entropy(net(images), classes).backward()
+        net.loss(*batch(20_000 + seed, GROUP)).backward()
         grads = [p.grad.flatten() for p in net.backbone.parameters()]
         found.append(torch.cat(grads).double())
     found = torch.stack(found)
@@ -89,12 +79,14 @@ def truth(state, draws=800):
 
 def estimates(rank, world_size, state):
     """Moments of updates: ours, and with ranks taken to be independent."""
-    net = net_of(state)
+    net = Net(state)
     own = slice(rank * IMAGES, (rank + 1) * IMAGES)
     wrapper = OptimWrapper(torch.optim.SGD(net.parameters(), lr=0.0), STEPS)
     meters = [
-        GradientMeter(parts_of(net), Split(STEPS, ranks, GROUP * STEPS))
-        for ranks in (coupled_ranks(net), 1)
+        noise.GradientMeter(
+            noise.parts_of(net), noise.Split(STEPS, ranks, GROUP * STEPS)
+        )
+        for ranks in (noise.coupled_ranks(net), 1)
     ]
     found = []
     for update in range(UPDATES):
@@ -103,8 +95,8 @@ def estimates(rank, world_size, state):
         for step in range(STEPS):
             for meter in meters:
                 meter.begin_micro_step()
-            images, classes = batch(update * STEPS + step, GROUP)
-            loss = cross_entropy(net(images[own]), classes[own])
+            seen = batch(update * STEPS + step, GROUP)
+            loss = net.loss(*(part[own] for part in seen))
             wrapper.backward(wrapper.scale_loss(loss))
         # As DDP does, which threads cannot have.
         for parameter in net.parameters():
@@ -122,7 +114,7 @@ def estimates(rank, world_size, state):
 def test_ranks_of_a_bn_group_are_not_independent(training):
     state = trained(training)
     ours, naive = run_threads(estimates, RANKS, state)[0]
-    scale, right = noise_scale(*zip(*ours, strict=True)), truth(state)
+    scale, right = noise.noise_scale(*zip(*ours, strict=True)), truth(state)
     assert right / 2.5 < scale.value < right * 2.5
     assert scale.low < right < scale.high
     g2, s = map(sum, zip(*naive, strict=True))

@@ -22,8 +22,7 @@ from torch.utils.checkpoint import checkpoint
 from mmdet_megdet.sync_bn import MegDetSyncBN, function, kernels
 from mmdet_megdet.sync_bn.kernels import blocks, plain
 from tests.distributed.parity import Case, channels_last, parity_of_cases
-from tests.distributed.ranks import run_ranks
-from tests.distributed.threads import run_threads
+from tests.distributed.ranks import run_ranks, run_threads
 
 CHANNELS = 3
 SHARES = {

@@ -26,8 +26,6 @@ VERSION = '9.8.7'
 TINY = """
 _base_ = 'mmdet_megdet::megdet/shapes_r18_fpn.py'
 train_dataloader = dict(num_workers=0, persistent_workers=False)
-val_dataloader = dict(num_workers=0, persistent_workers=False)
-test_dataloader = val_dataloader
 train_cfg = dict(max_epochs=1, val_begin=2)
 default_hooks = dict(logger=dict(interval=1), checkpoint=dict(interval=1))
 """
@@ -126,12 +124,10 @@ def test_sdist_holds_the_project(built):
         members = {m.name for m in tar.getmembers() if m.isfile()}
     assert built.sdist.name == f'mmdet_megdet-{VERSION}.tar.gz'
     held = {name.partition('/')[2] for name in members}
-    for part in ('mmdet_megdet', 'configs', 'docs', 'requirements', 'tests'):
-        assert files(built.source, part) <= held
-    assert files(built.source, 'tools') <= held
-    alone = {'LICENSE', 'Makefile', 'README.md', 'README.zh-CN.md'}
-    alone |= {'setup.py', 'pyproject.toml', 'MANIFEST.in', 'CHANGELOG.md'}
-    assert alone | {'CONTRIBUTING.md', 'model-index.yml'} <= held
+    folders = 'mmdet_megdet configs docs requirements tests tools'.split()
+    expected = set().union(*(files(built.source, f) for f in folders))
+    expected |= {p.name for p in built.source.iterdir() if p.is_file()}
+    assert expected - held == set()
     assert not [name for name in held if '.mim' in name or '.pyc' in name]
 
 
@@ -153,9 +149,7 @@ def test_wheel_holds_the_package_and_what_mim_looks_for(built):
     assert script.external_attr >> 16 & 0o111  # a user may run it
 
     assert (metadata['Name'], metadata['Version']) == ('mmdet-megdet', VERSION)
-    assert metadata['License-Expression'] == 'Apache-2.0'
     assert metadata['Requires-Python'] == '<3.13,>=3.10'
-    assert metadata.get_payload().startswith('# ')  # the README
     # With the forks of the OpenMMLab libraries there must be no stock ones.
     asked = [r for r in metadata.get_all('Requires-Dist') if 'extra' not in r]
     assert asked == ['msgspec', 'numpy', 'rich']
@@ -170,10 +164,9 @@ def test_installed_wheel_trains_one_iteration(installed):
     # Of MMEngine, where it does not find the registries of a scope.
     assert 'Failed to ' not in log
     path = installed.run / 'work_dirs' / 'tiny' / 'epoch_1.pth'
-    saved = torch.load(path, weights_only=False)
-    assert saved['meta']['iter'] == 1
-    assert saved['state_dict']['backbone.bn1.num_batches_tracked'] == 1
-    assert all(v.isfinite().all() for v in saved['state_dict'].values())
+    state = torch.load(path, weights_only=False)['state_dict']
+    assert state['backbone.bn1.num_batches_tracked'] == 1
+    assert all(value.isfinite().all() for value in state.values())
     # It is the wheel that ran.
     printed = check(installed.python, '-c', PRINT_CONFIG, 'tiny.py', **there)
     version, file = printed.splitlines()[-1].split()

@@ -75,7 +75,17 @@ def running_cluster() -> Iterator[dict[str, str]]:
         conf.write_text(CONF.format(folder=folder, host=host, ports=ports))
         variables = dict(SLURM_CONF=str(conf), PATH=_PATH)
         for command in ('slurmctld -D', 'slurmd -D -N localhost'):
-            stack.enter_context(_running(command.split(), folder, variables))
+            name, *options = command.split()
+            output = stack.enter_context((folder / f'{name}.out').open('w'))
+            daemon = subprocess.Popen(
+                [_path(name), *options],
+                env=os.environ | variables,
+                stdout=output,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
+            )
+            stack.enter_context(daemon)
+            stack.callback(daemon.kill)
         states = ('sinfo', '--noheader', '--format=%T')
         _wait(lambda: client(variables, *states).strip() == 'idle', folder)
 
@@ -102,36 +112,11 @@ def client(variables: dict[str, str], *command: str) -> str:
     ).stdout
 
 
-@contextmanager
-def _running(
-    command: list[str], folder: Path, variables: dict[str, str]
-) -> Iterator[None]:
-    with (folder / f'{command[0]}.out').open('w') as output:
-        daemon = subprocess.Popen(
-            [_path(command[0]), *command[1:]],
-            env=os.environ | variables,
-            stdout=output,
-            stderr=subprocess.STDOUT,
-            start_new_session=True,
-        )
-    try:
-        yield
-    finally:
-        daemon.terminate()
-        try:
-            daemon.wait(20)
-        except subprocess.TimeoutExpired:
-            daemon.kill()
-            daemon.wait()
-
-
 def _wait(
     condition: Callable[[], bool], folder: Path, seconds: float = PATIENCE
 ) -> None:
     end = time.monotonic() + seconds
     while not condition():
-        assert time.monotonic() < end, '\n'.join(
-            f'{path.name}: {path.read_text()}'
-            for path in sorted(folder.glob('*.out'))
-        )
+        said = [path.read_text() for path in sorted(folder.glob('*.out'))]
+        assert time.monotonic() < end, '\n'.join(said)
         time.sleep(0.1)
