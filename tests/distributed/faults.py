@@ -28,7 +28,7 @@ CONFIG = ROOT / 'tests' / 'data' / 'faults_config.py'
 
 
 class Outcome(NamedTuple):
-    """Of what was started, the ranks or torchrun: how it ended, and said."""
+    """How what was started ended, the ranks or torchrun, and what it said."""
 
     statuses: list[int]
     logs: list[str]
@@ -77,8 +77,7 @@ class Job:
         return found
 
     def logs(self) -> list[str]:
-        paths = sorted(self.work_dir.glob('*.out'))
-        return [path.read_text() for path in paths]
+        return [p.read_text() for p in sorted(self.work_dir.glob('*.out'))]
 
     def finish(self) -> Outcome:
         """Wait until all processes have ended, workers included."""
@@ -131,11 +130,11 @@ class Run(Job):
             self.start(f'rank_{rank}', *command, **meeting, **place)
 
 
-def resume(work_dir: Path) -> str:
-    """Resume to the end of training; return what the ranks printed."""
-    outcome = Run(work_dir, '--resume').finish()
-    assert outcome.statuses == [0, 0], outcome.logs
-    return '\n'.join(outcome.logs)
+def train(work_dir: Path, *options: str) -> str:
+    """Train to the end; return what the ranks printed."""
+    statuses, logs = Run(work_dir, *options).finish()
+    assert statuses == [0, 0], logs
+    return '\n'.join(logs)
 
 
 def assert_same_end(work_dir: Path, undisturbed: Path) -> None:

@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import re
 import time
-import types
 from unittest import mock
+from unittest.mock import Mock
 
 import pytest
 import torch
@@ -32,7 +32,6 @@ from mmdet_megdet.monitor import (
 from mmdet_megdet.sync_bn import MegDetSyncBN, function
 from tests.data.bn_stack import LAYERS, WIDTH, lines, train_stack
 from tests.data.tiny_run import curves_of, hook_of, log_of
-from tests.data.tiny_task import AmpOnCPU  # noqa: F401
 from tests.distributed.ranks import run_ranks
 
 CULPRIT, RANKS = 2, 4
@@ -327,57 +326,50 @@ def measure(rank, world_size):
 
     And what is said of a model whose layers differ from rank to rank.
     """
-    model = nn.Sequential(
-        MegDetSyncBN(5, bn_size=2), nn.BatchNorm2d(5), nn.BatchNorm2d(5)
-    ).double()
-    model[0].ranks_per_group = 2
-    model[0].running_mean += 0.25
-    model[0].running_var += 0.5
-    probe = Probe(model)
+    synced, plain = MegDetSyncBN(5, bn_size=2), nn.BatchNorm2d(5)
+    model = nn.Sequential(synced, plain, nn.BatchNorm2d(5)).double()
+    synced.ranks_per_group = 2
+    synced.running_mean += 0.25
+    synced.running_var += 0.5
+    probe, x = Probe(model), batch(rank)
     probe.attach()
-    x = batch(rank)
-    model[0](x)
+    synced(x)
     # As often as a rank likes: each keeps it to itself.
     for _ in range(1 + rank if len(x) else 0):
-        model[1](x)
+        plain(x)
     probe.detach()
     vectors = gather(encode(probe))
     other = nn.Sequential(MegDetSyncBN(3), nn.BatchNorm2d(3 + rank))
     with pytest.raises(ConfigError) as error:
-        BNStatsMonitorHook().before_train(
-            types.SimpleNamespace(hooks=[], model=other)
-        )
+        BNStatsMonitorHook().before_train(Mock(hooks=[], model=other))
     rows = layer_rows(decode(vectors, probe, images_per_gpu=1))
     return rows, str(error.value)
 
 
-def between(ranks):
-    """Straight from the definition, in float64, for some ranks' batches."""
+def defined(ranks):
+    """Between-rank share and drift of the ranks' batches, by definition."""
     batches = [batch(r).movedim(1, 0).flatten(1) for r in ranks]
     whole = torch.cat(batches, 1)
-    means = [x.mean(1) if x.numel() else 0 for x in batches]
     between = sum(
-        x.shape[1] / whole.shape[1] * (mean - whole.mean(1)).square()
-        for x, mean in zip(batches, means, strict=True)
+        x.shape[1] / whole.shape[1] * (x.mean(1) - whole.mean(1)).square()
+        for x in batches
+        if x.numel()
     )
-    return (between / whole.var(1, correction=0)).mean().item()
+    drift = (whole.mean(1) - 0.25) / (1.5 + 1e-5) ** 0.5
+    share = (between / whole.var(1, correction=0)).mean().item()
+    return share, drift.square().mean().sqrt().item()
 
 
 def test_the_numbers_are_what_they_are_called():
     by_rank = run_ranks(measure, RANKS)
     assert by_rank == [by_rank[0]] * RANKS
     (synced, plain, uncalled), refusal = by_rank[0]
-    assert synced.between_share == pytest.approx(
-        max(between([0, 1]), between([2, 3]))
-    )
-    assert plain.between_share == pytest.approx(between(range(4)))
+    # The largest of the BN groups'.
+    share, drift = map(max, zip(defined([0, 1]), defined([2, 3]), strict=True))
+    assert synced.between_share == pytest.approx(share)
+    assert synced.mean_drift == pytest.approx(drift)
+    assert plain.between_share == pytest.approx(defined(range(4))[0])
     assert uncalled.between_share is None
-    drifts = []
-    for ranks in ([0, 1], [2, 3]):
-        x = torch.cat([batch(r) for r in ranks]).movedim(1, 0).flatten(1)
-        shift = (x.mean(1) - 0.25) / (1.5 + 1e-5) ** 0.5
-        drifts.append(shift.square().mean().sqrt().item())
-    assert synced.mean_drift == pytest.approx(max(drifts))
     assert synced.running_var_max > 1.5
     assert (synced.count, plain.count) == (72, 72)
     rows = [(r.state, r.ranks_per_group) for r in (synced, plain, uncalled)]

@@ -75,13 +75,12 @@ def train(rank, world_size, path, data, expected):
     if cfg.model.type == 'RTMDet':
         without_mosaics(cfg)
     shrink(cfg, data, path.parent, SIDE, IMAGES)
-    total, accumulation = expected.get('total'), 1
-    if total is not None:
-        assert cfg.default_hooks.total_batch.total_batch_size == total
+    accumulation = 1
+    if 'total' in expected:
+        total_batch = cfg.default_hooks.total_batch
+        assert total_batch.total_batch_size == expected['total']
         accumulation = ACCUMULATION
-        cfg.default_hooks.total_batch.total_batch_size = (
-            world_size * IMAGES * ACCUMULATION
-        )
+        total_batch.total_batch_size = world_size * IMAGES * ACCUMULATION
     if 'sync_bn_group' in cfg.default_hooks:
         cfg.default_hooks.sync_bn_group.bn_size = world_size * IMAGES
     cfg.default_hooks.first = dict(type='FirstIteration')
@@ -100,7 +99,7 @@ def train(rank, world_size, path, data, expected):
     assert len(averaged) == ('ema' in expected)
     for model in averaged:
         copied = report_batch_norm(model)
-        assert len(copied.synced) + len(copied.in_eval) == len(layers)
+        assert len([*copied.synced, *copied.in_eval]) == len(layers)
     losses, _ = runner.message_hub.get_scalar('train/loss').data
     assert len(losses) == ACCUMULATION
     assert ((losses > 0) & (losses < 1000)).all()
@@ -138,6 +137,6 @@ def test_on_two_ranks(name, images, tmp_path):
     )
     assert one.isdisjoint(other)
     torch.testing.assert_close(first, second, rtol=0, atol=0)
-    for buffers in first.values():
-        for buffer, at_birth in zip(buffers, (0, 1), strict=True):
-            assert not (buffer == at_birth).all()
+    for mean, var in first.values():
+        assert mean.any()
+        assert not (var == 1).all()

@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from mmdet_megdet.faults import latest_checkpoint
-from tests.distributed.faults import Run, assert_same_end, diary, resume, send
+from tests.distributed.faults import Run, assert_same_end, diary, send, train
 from tests.tools.command import PATIENCE, ROOT, run
 
 # Of collectives, in seconds; ranks must also have met by then. The others know
@@ -36,8 +36,7 @@ GONE = re.compile(
 def undisturbed(tmp_path_factory):
     """The folder of a run to which nothing happened."""
     work_dir = tmp_path_factory.mktemp('undisturbed')
-    outcome = Run(work_dir).finish()
-    assert outcome.statuses == [0, 0], outcome.logs
+    train(work_dir)
     return work_dir
 
 
@@ -53,7 +52,7 @@ def test_a_rank_killed_under_torchrun(tmp_path, undisturbed):
     assert (fails in log) or (ends in log)
     assert GONE.search(log)
 
-    assert 'resumed epoch: 1, iter: 4' in resume(tmp_path)
+    assert 'resumed epoch: 1, iter: 4' in train(tmp_path, '--resume')
     assert_same_end(tmp_path, undisturbed)
 
 
@@ -102,7 +101,7 @@ def test_killed_while_a_checkpoint_is_written(tmp_path, undisturbed):
     assert (tmp_path / 'epoch_2.pth.unfinished').exists()
     assert latest_checkpoint(tmp_path) == str(tmp_path / 'epoch_1.pth')
 
-    log = resume(tmp_path)
+    log = train(tmp_path, '--resume')
     assert 'epoch_2.pth was cut off while an earlier run wrote it' in log
     assert not (tmp_path / 'epoch_2.pth.unfinished').exists()
     assert_same_end(tmp_path, undisturbed)
@@ -140,7 +139,7 @@ def test_sigterm_to_one_rank_started_alone(tmp_path, undisturbed):
     assert 'Traceback' not in ''.join(logs)
 
     assert latest_checkpoint(tmp_path) == str(path)
-    assert 'Epoch(train) [2][2/4]' in resume(tmp_path)
+    assert 'Epoch(train) [2][2/4]' in train(tmp_path, '--resume')
 
     # The images of every micro-step, and what became of them.
     for rank in range(2):

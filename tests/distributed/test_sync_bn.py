@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from collections import Counter
 from datetime import timedelta
+from functools import partial
 from itertools import product
 from unittest import mock
 
@@ -13,6 +14,7 @@ import torch
 import torch.distributed as dist
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
+from torch import nn
 from torch._subclasses.fake_tensor import (
     DataDependentOutputException,
     FakeTensorMode,
@@ -24,7 +26,7 @@ from mmdet_megdet.sync_bn.kernels import blocks, plain
 from tests.distributed.parity import Case, channels_last, parity_of_cases
 from tests.distributed.ranks import run_ranks, run_threads
 
-CHANNELS = 3
+CHANNELS = Case.channels
 SHARES = {
     2: [(5, 0), (1, 7), (4, 4)],
     3: [(2, 0, 3)],
@@ -38,14 +40,8 @@ LAYOUTS = {
     'channels_last': channels_last,
     'transposed': lambda x: x.transpose(-1, -2).contiguous().transpose(-1, -2),
     'strided': lambda x: x.repeat_interleave(2, 1)[:, ::2],
-    'odd address': lambda x: (
-        x.new_empty(1 + x.numel())[1:].view_as(x).copy_(x)
-    ),
+    'odd': lambda x: x.new_empty(1 + x.numel())[1:].view_as(x).copy_(x),
 }
-
-
-def new_layer(**kwargs):
-    return Case((), layer=kwargs).new_layer()
 
 
 def assert_parity(world_size, *cases, run=run_threads):
@@ -57,16 +53,13 @@ def assert_parity(world_size, *cases, run=run_threads):
 @pytest.mark.parametrize('world_size', SHARES)
 def test_parity(world_size):
     """Uneven and empty shares, all dimensions, BN groups, far from zero."""
-    cases = product(
-        SHARES[world_size],
-        SPATIAL[:4],
-        [0.0, 1000.0],
-        [{}, dict(momentum=None, eps=1e-3)],
-        [None, 2] if world_size == 4 else [None],
-    )
     cases = [
         Case(shares, spatial, mean, layer=layer, ranks_per_group=ranks)
-        for shares, spatial, mean, layer, ranks in cases
+        for shares in SHARES[world_size]
+        for spatial in SPATIAL[:4]
+        for mean in (0.0, 1000.0)
+        for layer in ({}, dict(momentum=None, eps=1e-3))
+        for ranks in ([None, 2] if world_size == 4 else [None])
     ]
     assert_parity(world_size, *cases, run=run_ranks)
 
@@ -197,7 +190,7 @@ def test_the_error_of_a_collective_is_raised_by_the_wait():
 
 
 def step(rank, world_size, images):
-    layer = new_layer()
+    layer = Case(()).new_layer()
     x = torch.full((images[rank], CHANNELS, 1, 1), 1e4 / 3, requires_grad=True)
     y = layer(x)
     y.sum().backward()
@@ -205,7 +198,7 @@ def step(rank, world_size, images):
 
 
 def test_no_image_on_any_rank_changes_nothing():
-    before = new_layer().state_dict()
+    before = Case(()).new_layer().state_dict()
     for layer, _, dx in run_threads(step, 2, (0, 0)):
         torch.testing.assert_close(layer.state_dict(), before, rtol=0, atol=0)
         assert dx.shape == (0, CHANNELS, 1, 1)
@@ -225,15 +218,13 @@ def test_a_single_value_normalises_to_the_bias():
 def recomputed(rank, world_size, use_reentrant):
     x = torch.randn(rank + 1, CHANNELS, 4, 4)
     results, seen = [], []
+    again = partial(checkpoint, use_reentrant=use_reentrant)
     for run, observer in (
-        (lambda layer, x: layer(x), None),
-        (lambda layer, x: layer(x), seen.append),
-        (
-            lambda layer, x: checkpoint(layer, x, use_reentrant=use_reentrant),
-            seen.append,
-        ),
+        (nn.Module.__call__, None),
+        (nn.Module.__call__, seen.append),
+        (again, seen.append),
     ):
-        layer, leaf = new_layer(), x.clone().requires_grad_()
+        layer, leaf = Case(()).new_layer(), x.clone().requires_grad_()
         layer.observer = observer
         run(layer, leaf).square().sum().backward()
         buffers = layer.state_dict().values()

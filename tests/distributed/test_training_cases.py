@@ -29,15 +29,14 @@ class Detector(nn.Module):
 
     def forward(self, x, extra):
         """The loss; ``extra`` weighs images in another head."""
-        levels = [self.trunk(x)]
-        levels.append(nn.functional.avg_pool2d(levels[0], 2))
-        loss = sum(
-            self.head(level).square().mean((1, 2, 3)) for level in levels
-        )
+        fine = self.trunk(x)
+        coarse = nn.functional.avg_pool2d(fine, 2)
+        found = [(self.head(fine), 1), (self.head(coarse), 1)]
         if extra.any():
-            more = self.extra(levels[1]).square().mean((1, 2, 3))
-            loss = loss + extra * more
-        return loss.mean()
+            found.append((self.extra(coarse), extra))
+        return sum(
+            (weight * y.square().mean((1, 2, 3))).mean() for y, weight in found
+        )
 
 
 def gradients(model, batches):

@@ -40,11 +40,9 @@ REFERENCE = (1, 4)
 SETTINGS = dict(
     model__bn_size=4,
     train_cfg=dict(_delete_=True, type='UpdateTrainLoop', max_updates=UPDATES),
-    optim_wrapper=dict(
-        _delete_=True,
-        optimizer=dict(type='SGD', lr=0.2, momentum=0.9, weight_decay=0.001),
-        clip_grad=dict(max_norm=3),
-    ),
+    optim_wrapper__optimizer__lr=0.2,
+    optim_wrapper__optimizer__weight_decay=0.001,
+    optim_wrapper__clip_grad=dict(max_norm=3),
     # Stock, as the averaged weights are.
     param_scheduler=[
         dict(type='LinearLR', start_factor=0.1, by_epoch=False, end=5),
@@ -84,10 +82,7 @@ RETINA = dict(
         norm_cfg=dict(type='MegDetSyncBN', bn_size=4),
     ),
     model__neck__in_channels=[8, 16, 32, 64],
-    model__neck__out_channels=8,
     model__bbox_head__num_classes=2,
-    model__bbox_head__in_channels=8,
-    model__bbox_head__feat_channels=8,
     model__bbox_head__stacked_convs=1,
 )
 

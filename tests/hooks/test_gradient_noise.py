@@ -22,7 +22,6 @@ from mmdet_megdet.noise import Measurement, read_records
 from mmdet_megdet.updates import SkipUpdate, UpdateTrainLoop
 from tests.data.noise_task import definition, train_on_points
 from tests.data.tiny_run import curves_of, log_of
-from tests.data.tiny_task import AmpOnCPU  # noqa: F401
 
 STOCK = dict(
     train_cfg=dict(_delete_=True, type='EpochBasedTrainLoop', max_epochs=1),

@@ -124,8 +124,9 @@ def test_sdist_holds_the_project(built):
         members = {m.name for m in tar.getmembers() if m.isfile()}
     assert built.sdist.name == f'mmdet_megdet-{VERSION}.tar.gz'
     held = {name.partition('/')[2] for name in members}
-    folders = 'mmdet_megdet configs docs requirements tests tools'.split()
-    expected = set().union(*(files(built.source, f) for f in folders))
+    expected = files(built.source, 'mmdet_megdet')
+    for folder in ('configs', 'docs', 'requirements', 'tests', 'tools'):
+        expected |= files(built.source, folder)
     expected |= {p.name for p in built.source.iterdir() if p.is_file()}
     assert expected - held == set()
     assert not [name for name in held if '.mim' in name or '.pyc' in name]
