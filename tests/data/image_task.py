@@ -80,9 +80,8 @@ class TinyDetector(BaseModel):
         self, inputs: list, data_samples: list, mode: str = 'tensor'
     ) -> dict:
         assert mode == 'loss'
-        fault = None
-        if self.iterations in self.fault_iterations:
-            fault = self.fault
+        struck = self.iterations in self.fault_iterations
+        fault = self.fault if struck else None
         self.iterations += 1
         if fault == 'memory':
             raise torch.OutOfMemoryError(

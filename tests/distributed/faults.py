@@ -14,15 +14,8 @@ from typing import NamedTuple
 import psutil
 import torch
 
-from tests.tools.command import (
-    PATIENCE,
-    ROOT,
-    TOOLS,
-    descendants,
-    environment,
-    free_port,
-    start,
-)
+from tests.tools import command
+from tests.tools.command import PATIENCE, ROOT, TOOLS
 
 CONFIG = ROOT / 'tests' / 'data' / 'faults_config.py'
 
@@ -47,10 +40,10 @@ class Job:
     ) -> subprocess.Popen:
         """Start one of ``tools/``, which prints to ``<name>.out``."""
         with (self.work_dir / f'{name}.out').open('w') as output:
-            process = start(
+            process = command.start(
                 TOOLS / tool,
                 *options,
-                env=environment(**variables),
+                env=command.environment(**variables),
                 stdout=output,
                 stderr=subprocess.STDOUT,
                 start_new_session=True,
@@ -73,7 +66,7 @@ class Job:
             if process.poll() is None:
                 with contextlib.suppress(psutil.NoSuchProcess):
                     found.append(psutil.Process(process.pid))
-                    found += descendants(process.pid)
+                    found += command.descendants(process.pid)
         return found
 
     def logs(self) -> list[str]:
@@ -123,11 +116,18 @@ class Run(Job):
         if torchrun:
             self.start('torchrun', 'dist_train.sh', config, 2, *words)
             return
-        command = ('train.py', config, *words, '--launcher', 'pytorch')
-        meeting = dict(MASTER_ADDR='127.0.0.1', MASTER_PORT=free_port())
+        words = ['train.py', config, *words, '--launcher', 'pytorch']
+        port = command.free_port()
         for rank in '01':
             place = dict(RANK=rank, LOCAL_RANK=rank, WORLD_SIZE='2')
-            self.start(f'rank_{rank}', *command, **meeting, **place)
+            place |= dict(MASTER_ADDR='127.0.0.1', MASTER_PORT=port)
+            self.start(f'rank_{rank}', *words, **place)
+
+
+def fault(place: str, **options: object) -> dict[str, object]:
+    """Settings of the run's ``FaultHook``."""
+    options |= dict(place=place)
+    return {f'default_hooks__fault__{k}': v for k, v in options.items()}
 
 
 def train(work_dir: Path, *options: str) -> str:

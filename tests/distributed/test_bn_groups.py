@@ -13,14 +13,9 @@ import torch.distributed as dist
 from torch import nn
 from torch.testing import assert_close
 
+from mmdet_megdet import sync_bn
 from mmdet_megdet.errors import ConfigError
-from mmdet_megdet.sync_bn import (
-    MegDetSyncBN,
-    bn_group,
-    group_timeout,
-    pool_running_stats,
-    resolve_bn_groups,
-)
+from mmdet_megdet.sync_bn import MegDetSyncBN, bn_group
 from tests.distributed.ranks import run_ranks, run_threads
 
 CPU = torch.device('cpu')
@@ -31,7 +26,7 @@ def group_facts(rank, world_size):
         MegDetSyncBN(3, bn_size=size) for size in (8, 4, None, 4, 2)
     )
     before = dist.distributed_c10d._world.group_count
-    counts = resolve_bn_groups(model, images_per_gpu=2)
+    counts = sync_bn.resolve_bn_groups(model, images_per_gpu=2)
     made = dist.distributed_c10d._world.group_count - before
     with mock.patch.object(dist, 'all_reduce', None):
         groups, copied = (
@@ -46,7 +41,7 @@ def group_facts(rank, world_size):
     assert members == [[0, 1, 2, 3], pair, [0, 1, 2, 3], pair, None]
     for group in groups[:4]:
         assert group is not dist.group.WORLD
-        assert group_timeout(group, CPU) == timedelta(seconds=90)
+        assert sync_bn.group_timeout(group, CPU) == timedelta(seconds=90)
     # A job that is initialised again gets a group of its own.
     dist.barrier()
     store = dist.distributed_c10d._get_default_store()
@@ -55,7 +50,7 @@ def group_facts(rank, world_size):
     again, timeout = dist.PrefixStore('again', store), timedelta(seconds=45)
     where = dict(store=again, rank=rank, world_size=world_size)
     dist.init_process_group('gloo', timeout=timeout, **where)
-    assert group_timeout(bn_group(None, CPU), CPU) == timeout
+    assert sync_bn.group_timeout(bn_group(None, CPU), CPU) == timeout
 
 
 def test_process_groups_are_made_once_per_size():
@@ -88,7 +83,7 @@ def pool(rank, world_size):
         buffer.fill_(1 / 3).mul_(10.0 ** (torch.arange(1000) % 13 - 6))
     before = copy.deepcopy([norm.state_dict(), equal.state_dict()])
     untracked = MegDetSyncBN(3, track_running_stats=False)
-    pool_running_stats(norm, nn.Sequential(untracked, equal))
+    sync_bn.pool_running_stats(norm, nn.Sequential(untracked, equal))
     assert_close(equal.state_dict(), before[1], rtol=0, atol=0)
     return before[0], norm.state_dict()
 

@@ -19,16 +19,9 @@ from mmengine.hooks import EMAHook, Hook
 from mmengine.registry import DATA_SAMPLERS, HOOKS
 from torch import nn
 
+from mmdet_megdet import monitor
 from mmdet_megdet.errors import ConfigError
 from mmdet_megdet.hooks import BNStatsError, BNStatsMonitorHook
-from mmdet_megdet.monitor import (
-    CHECKS,
-    Probe,
-    decode,
-    encode,
-    gather,
-    layer_rows,
-)
 from mmdet_megdet.sync_bn import MegDetSyncBN, function
 from tests.data.bn_stack import LAYERS, WIDTH, lines, train_stack
 from tests.data.tiny_run import curves_of, hook_of, log_of
@@ -117,7 +110,7 @@ def called_again(model, rank):
 def warnings(model, rank):
     """A slow rank, a constant channel, an explosion, and the settings."""
     if rank == CULPRIT:
-        model.convs['second'].register_forward_hook(lambda *_: time.sleep(0.3))
+        model.convs['second'].register_forward_hook(lambda *_: time.sleep(1))
     model.norms['second'].running_var.fill_(1e9)
     model.norms['fourth'].__class__ = SomeSyncBatchNorm
     model.convs['fourth'].weight.data[5] = 0
@@ -250,7 +243,7 @@ def test_what_is_found(tmp_path):
             text = f'iteration 1: {expected[0][0]}: '
             assert text in raised[fault.__name__]
             assert not later
-    levels = {(check.name, check.level) for check in CHECKS}
+    levels = {(check.name, check.level) for check in monitor.CHECKS}
     assert checks == levels | {('same-data', 'warning')}
     assert states[warnings] == ['eval', 'synced', 'alone', 'synced']
     # That of rank 0.
@@ -291,7 +284,10 @@ def test_a_healthy_run_raises_no_alarm(tmp_path):
     left = run_ranks(train_with_everything, RANKS, tmp_path)
     assert all(seam == (None, 0) for rank in left for seam in rank)
     records = lines(tmp_path)
-    logged = dict(curves_of(tmp_path, 'bn_collective_share'))
+    between, collectives = (
+        dict(curves_of(tmp_path, f'bn_{name}_share'))
+        for name in ('between', 'collective')
+    )
     assert [line['iter'] for line in records] == list(range(1, 221))
     counts = set()
     for line in records:
@@ -304,10 +300,13 @@ def test_a_healthy_run_raises_no_alarm(tmp_path):
             # Of up to two ranks x three images of 64 positions.
             assert row['count'] < 256 or 0 < row['between_share'] < 1
             counts.add(row['count'])
+        shares = [row['between_share'] for row in line['layers']]
+        if None not in shares:
+            assert between[line['iter']] == pytest.approx(sum(shares) / 4)
         spent = line['seconds']['collectives'], line['seconds']['iteration']
         shares = [part / whole for part, whole in zip(*spent, strict=True)]
         assert min(shares) > 0
-        assert logged[line['iter']] == pytest.approx(max(shares))
+        assert collectives[line['iter']] == pytest.approx(max(shares))
     assert counts >= {0, 128, 256}
     said = '4 BatchNorm layers, 4 synced over 2 ranks; verdict: sound.'
     assert f'iteration 1: {said}' in log_of(tmp_path)
@@ -331,18 +330,18 @@ def measure(rank, world_size):
     synced.ranks_per_group = 2
     synced.running_mean += 0.25
     synced.running_var += 0.5
-    probe, x = Probe(model), batch(rank)
+    probe, x = monitor.Probe(model), batch(rank)
     probe.attach()
     synced(x)
     # As often as a rank likes: each keeps it to itself.
     for _ in range(1 + rank if len(x) else 0):
         plain(x)
     probe.detach()
-    vectors = gather(encode(probe))
+    vectors = monitor.gather(monitor.encode(probe))
     other = nn.Sequential(MegDetSyncBN(3), nn.BatchNorm2d(3 + rank))
     with pytest.raises(ConfigError) as error:
         BNStatsMonitorHook().before_train(Mock(hooks=[], model=other))
-    rows = layer_rows(decode(vectors, probe, images_per_gpu=1))
+    rows = monitor.layer_rows(monitor.decode(vectors, probe, images_per_gpu=1))
     return rows, str(error.value)
 
 

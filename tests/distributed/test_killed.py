@@ -11,25 +11,31 @@ import pytest
 import torch
 
 from mmdet_megdet.faults import latest_checkpoint
-from tests.distributed.faults import Run, assert_same_end, diary, send, train
+from tests.distributed.faults import (
+    Run,
+    assert_same_end,
+    diary,
+    fault,
+    send,
+    train,
+)
 from tests.tools.command import PATIENCE, ROOT, run
 
 # Of collectives, in seconds; ranks must also have met by then. The others know
 # of a lost one at a fifth.
 TIMEOUT = 20
-# In the second epoch: update 2 of 4.
-FAULT = dict(
-    env_cfg__dist_cfg__timeout=TIMEOUT,
-    default_hooks__fault__place='backward',
-    default_hooks__fault__iteration=5,
-)
-STEP = 'epoch 2, update 2 of 4, micro-step 1 of 2'
-PLACE = f'{STEP} (backward)'  # perhaps too late for a killed rank to tell
+PLACE = 'epoch 2, update 2 of 4, micro-step 1 of 2 (backward)'
 # A thread tells the step: on a busy machine perhaps only the one before.
 GONE = re.compile(
     r'rank 1: no sign of life \(killed, stopped or cut off\), last heard of '
     'in epoch 2, update (1 of 4, micro-step 2|2 of 4, micro-step 1) of 2'
 )
+
+
+def in_backward(**options):
+    """A fault at that place."""
+    settings = fault('backward', iteration=5, **options)
+    return settings | dict(env_cfg__dist_cfg__timeout=TIMEOUT)
 
 
 @pytest.fixture(scope='module')
@@ -43,7 +49,7 @@ def undisturbed(tmp_path_factory):
 @pytest.mark.slow
 def test_a_rank_killed_under_torchrun(tmp_path, undisturbed):
     """The other one says who is gone, and the run can be continued."""
-    run = Run(tmp_path, torchrun=True, **FAULT, default_hooks__fault__rank=1)
+    run = Run(tmp_path, torchrun=True, **in_backward(rank=1))
     statuses, (log,) = run.finish()
     assert statuses == [1]
     # It fails by itself, or is asked to end by torchrun, whichever is first.
@@ -58,7 +64,7 @@ def test_a_rank_killed_under_torchrun(tmp_path, undisturbed):
 
 def test_the_rank_that_holds_the_store_killed(tmp_path):
     """Ranks started one by one, as srun does: rank 0 holds the store."""
-    statuses, (_, log) = Run(tmp_path, **FAULT).finish()
+    statuses, (_, log) = Run(tmp_path, **in_backward()).finish()
     assert statuses == [-signal.SIGKILL, 69]
     assert f'rank 1 of 2 fails in {PLACE}' in log
     assert 'The store of rank 0' in log
@@ -68,12 +74,7 @@ def test_the_rank_that_holds_the_store_killed(tmp_path):
 @pytest.mark.slow
 def test_a_stopped_rank(tmp_path):
     """The others say why at half of the timeout, and end by it."""
-    training = Run(
-        tmp_path,
-        **FAULT,
-        default_hooks__fault__rank=1,
-        default_hooks__fault__signal='SIGSTOP',
-    )
+    training = Run(tmp_path, **in_backward(rank=1, signal='SIGSTOP'))
     training.processes[0].wait(PATIENCE)
     # What srun and torchrun do when a rank has failed.
     send(training.descendants(), signal.SIGKILL)
@@ -90,13 +91,9 @@ def test_a_stopped_rank(tmp_path):
 @pytest.mark.slow
 def test_killed_while_a_checkpoint_is_written(tmp_path, undisturbed):
     """That of the second epoch; with MMEngine's hook the first were gone."""
-    Run(
-        tmp_path,
-        torchrun=True,
-        default_hooks__checkpoint__max_keep_ckpts=1,
-        default_hooks__fault__place='save',
-        default_hooks__fault__iteration=8,
-    ).finish()
+    settings = fault('save', iteration=8)
+    settings |= dict(default_hooks__checkpoint__max_keep_ckpts=1)
+    Run(tmp_path, torchrun=True, **settings).finish()
     assert not (tmp_path / 'epoch_2.pth').exists()
     assert (tmp_path / 'epoch_2.pth.unfinished').exists()
     assert latest_checkpoint(tmp_path) == str(tmp_path / 'epoch_1.pth')
@@ -125,13 +122,8 @@ def test_sigterm_to_one_rank_started_alone(tmp_path, undisturbed):
     It comes ahead of update 5 of 12, which is the first of the second
     epoch's four, and is finished.
     """
-    statuses, logs = Run(
-        tmp_path,
-        default_hooks__fault__place='batch',
-        default_hooks__fault__iteration=4,
-        default_hooks__fault__rank=1,
-        default_hooks__fault__signal='SIGTERM',
-    ).finish()
+    settings = fault('batch', iteration=4, rank=1, signal='SIGTERM')
+    statuses, logs = Run(tmp_path, **settings).finish()
     assert statuses == [75, 75]
     path = tmp_path / 'iter_5.pth'
     said = f'rank 1 got SIGTERM. All ranks stop after iteration 5 with {path}'
@@ -157,12 +149,8 @@ def test_sigterm_to_torchrun_and_to_data_workers(tmp_path):
 
     Each rank is a BN group of its own here.
     """
-    training = Run(
-        tmp_path,
-        torchrun=True,
-        default_hooks__wait__places='[(4, 2)]',
-        model__norm_cfg__bn_size=4,
-    )
+    wait = dict(default_hooks__wait__places='[(4, 2)]')
+    training = Run(tmp_path, torchrun=True, model__norm_cfg__bn_size=4, **wait)
     for rank in range(2):
         training.wait_for(f'waiting_{rank}')
     processes = training.descendants()

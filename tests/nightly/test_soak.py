@@ -78,8 +78,6 @@ def test_random_faults_leave_no_difference(undisturbed, tmp_path):
         else:
             send(run.processes, signal.SIGTERM)
             assert run.finish().statuses == [75, 75], run.logs()
-            last = (work_dir / 'last_checkpoint').read_text()
-            assert 'iter_' in last.rpartition('/')[2]
     last = Run(work_dir, '--resume', **SETTINGS).finish()
     assert last.statuses == [0, 0], last.logs
     assert_same_end(work_dir, undisturbed[0])

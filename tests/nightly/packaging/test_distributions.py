@@ -6,7 +6,6 @@ from __future__ import annotations
 import email
 import re
 import shutil
-import subprocess
 import sys
 import sysconfig
 import tarfile
@@ -18,7 +17,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from tests.tools.command import PATIENCE, ROOT, environment
+from tests.tools.command import ROOT, run
 
 # Unlike any that was ever released: it cannot come from another installation.
 VERSION = '9.8.7'
@@ -41,17 +40,7 @@ FROM_FILES = ('--no-deps', '--no-index', '--no-build-isolation')
 
 def check(*command, cwd=None, **variables):
     """Run a command without the repository; return what it printed."""
-    env = environment(**variables)
-    del env['PYTHONPATH']  # nothing from the repository
-    done = subprocess.run(
-        [str(word) for word in command],
-        cwd=cwd,
-        env=env,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-        timeout=PATIENCE,
-    )
+    done = run(*command, cwd=cwd, PYTHONPATH='', **variables)
     assert done.returncode == 0, done.stdout
     return done.stdout
 
@@ -70,9 +59,7 @@ def built(tmp_path_factory):
     version = source / 'mmdet_megdet' / 'version.py'
     version.write_text(f'__version__ = {VERSION!r}\n')
     dist = folder / 'dist'
-    script = (
-        f'from setuptools import build_meta as b; b.build_sdist({str(dist)!r})'
-    )
+    script = 'from setuptools import build_meta as b; b.build_sdist("../dist")'
     check(sys.executable, '-c', script, cwd=source)
     (sdist,) = dist.iterdir()
     pip_wheel = (sys.executable, '-m', 'pip', 'wheel', *FROM_FILES, '-w', dist)
@@ -191,14 +178,12 @@ def test_editable_installation_shows_a_config_as_it_is_now(built, tmp_path):
 def test_mim(installed, tmp_path):
     """In the wheel's environment, with mim in a folder of its own."""
     packages = tmp_path / 'mim'
-    pip = [sys.executable, '-m', 'pip', '--retries', '1', '--timeout', '15']
-    options = ['install', '-q', '--no-deps', '--no-compile', '-t', packages]
-    requirements = ROOT / 'requirements' / 'mim.txt'
-    done = subprocess.run(
-        [*pip, *options, '-r', requirements], capture_output=True, text=True
-    )
+    pip = (sys.executable, '-m', 'pip', '--retries', '1', '--timeout', '15')
+    options = ('install', '-q', '--no-deps', '--no-compile', '-t', packages)
+    wanted = ('-r', ROOT / 'requirements' / 'mim.txt')
+    done = run(*pip, *options, *wanted, cold=True)
     if done.returncode:
-        pytest.skip(f'pip could not install mim.txt: {done.stderr.strip()}')
+        pytest.skip(f'pip could not install mim.txt: {done.stdout.strip()}')
     add_packages(installed.python, 'mim', packages)
 
     def mim(*arguments):

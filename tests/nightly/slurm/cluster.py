@@ -13,7 +13,7 @@ from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from tests.tools.command import PATIENCE, free_port
+from tests.tools.command import PATIENCE, environment, free_port, run, start
 
 _PATH = os.pathsep.join([os.environ.get('PATH', ''), '/usr/sbin', '/sbin'])
 
@@ -77,9 +77,9 @@ def running_cluster() -> Iterator[dict[str, str]]:
         for command in ('slurmctld -D', 'slurmd -D -N localhost'):
             name, *options = command.split()
             output = stack.enter_context((folder / f'{name}.out').open('w'))
-            daemon = subprocess.Popen(
-                [_path(name), *options],
-                env=os.environ | variables,
+            daemon = start(
+                *(_path(name), *options),
+                env=environment(**variables),
                 stdout=output,
                 stderr=subprocess.STDOUT,
                 start_new_session=True,
@@ -102,14 +102,7 @@ def running_cluster() -> Iterator[dict[str, str]]:
 
 def client(variables: dict[str, str], *command: str) -> str:
     """Run one of Slurm's clients; return what it prints."""
-    return subprocess.run(
-        command,
-        env=os.environ | variables,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-        timeout=PATIENCE,
-    ).stdout
+    return run(*command, **variables).stdout
 
 
 def _wait(
