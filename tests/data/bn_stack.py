@@ -1,8 +1,6 @@
 # Copyright (c) mmdet_megdet contributors. All rights reserved.
 """A model of four norm layers of equal width, and runs that watch it."""
 
-from __future__ import annotations
-
 import json
 from functools import partial
 from pathlib import Path

@@ -1,8 +1,6 @@
 # Copyright (c) mmdet_megdet contributors. All rights reserved.
 """Trains faults_config.py in this process."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

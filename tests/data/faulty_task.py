@@ -1,8 +1,6 @@
 # Copyright (c) mmdet_megdet contributors. All rights reserved.
 """Faults and pauses to order, and notes of where training was."""
 
-from __future__ import annotations
-
 import os
 import signal
 import time

@@ -1,8 +1,6 @@
 # Copyright (c) mmdet_megdet contributors. All rights reserved.
 """Trains on images in files, in this process, and notes what changes."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

@@ -1,8 +1,6 @@
 # Copyright (c) mmdet_megdet contributors. All rights reserved.
 """Images in files, and a model of a few weights that fails to order."""
 
-from __future__ import annotations
-
 import json
 import os
 from pathlib import Path

@@ -5,8 +5,6 @@ A loss of ``|w - x|^2 / 2`` has the gradient ``w - x``: its noise is the
 points' variance, whatever the weights.
 """
 
-from __future__ import annotations
-
 from itertools import combinations
 from pathlib import Path
 

@@ -5,8 +5,6 @@ The detector's layers stay what they are, but for the width of the RoI heads'
 fully connected ones; images, proposals and samples become few.
 """
 
-from __future__ import annotations
-
 import itertools
 import json
 from pathlib import Path

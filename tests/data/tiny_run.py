@@ -1,8 +1,6 @@
 # Copyright (c) mmdet_megdet contributors. All rights reserved.
 """Trains in this process, and the tiny config with its updates noted."""
 
-from __future__ import annotations
-
 import itertools
 import json
 import os

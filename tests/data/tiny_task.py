@@ -5,8 +5,6 @@ Random augmentation is drawn from all three global generators, in the data
 loader's workers.
 """
 
-from __future__ import annotations
-
 import random
 
 import numpy as np

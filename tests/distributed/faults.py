@@ -1,8 +1,6 @@
 # Copyright (c) mmdet_megdet contributors. All rights reserved.
 """Trains with a fault ordered, and watches all processes come to their end."""
 
-from __future__ import annotations
-
 import contextlib
 import signal
 import subprocess

@@ -9,8 +9,6 @@ U being the roundoff. Triton's interpreter truncates to bfloat16 where a GPU
 rounds: twice as much.
 """
 
-from __future__ import annotations
-
 import copy
 from collections.abc import Callable
 from dataclasses import dataclass, field

@@ -1,8 +1,6 @@
 # Copyright (c) mmdet_megdet contributors. All rights reserved.
 """BN groups on several ranks: process groups, refusals, pooling."""
 
-from __future__ import annotations
-
 import copy
 from datetime import timedelta
 from unittest import mock

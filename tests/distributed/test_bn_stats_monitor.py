@@ -5,8 +5,6 @@ Rank 2 of four is the culprit wherever there is one: of four ranks one that
 differs from the others can be told, of two it could not.
 """
 
-from __future__ import annotations
-
 import re
 import time
 from unittest import mock

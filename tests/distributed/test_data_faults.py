@@ -1,8 +1,6 @@
 # Copyright (c) mmdet_megdet contributors. All rights reserved.
 """Losses, images, annotations, memory and ranks that are not right."""
 
-from __future__ import annotations
-
 import json
 import re
 from itertools import pairwise

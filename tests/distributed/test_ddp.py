@@ -1,8 +1,6 @@
 # Copyright (c) mmdet_megdet contributors. All rights reserved.
 """The model wrapper on two ranks: buffers, and communication hooks."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 from torch import nn

@@ -1,8 +1,6 @@
 # Copyright (c) mmdet_megdet contributors. All rights reserved.
 """tools/dist_doctor.py: healthy ranks, and each thing that may be wrong."""
 
-from __future__ import annotations
-
 import os
 import re
 import sys
@@ -71,19 +69,12 @@ def test_a_rank_that_does_not_come_is_named():
     store = dist.HashStore()
     store.set('0', 'a')
     store.add('there', 1)
-    with pytest.raises(
-        LaunchError, match=r'rank 1 of 3 did not arrive .*0 on a, 2 on'
-    ):
+    told = r'rank 1 of 3 did not arrive .*0 on a, 2 on'
+    with pytest.raises(LaunchError, match=told):
         ranks.wait_for_ranks(store, 2, 3, 0.2)
     store.set('1', 'b')
     store.add('there', 1)
     ranks.wait_for_ranks(store, 2, 3, 0.2)
-
-
-def test_started_without_ranks(capsys):
-    with pytest.raises(SystemExit):
-        dist_doctor.parse_args([])
-    assert 'start it by tools/dist_doctor.sh GPUS' in capsys.readouterr().err
 
 
 def in_groups(rank, world_size):

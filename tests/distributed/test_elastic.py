@@ -5,8 +5,6 @@ What happens when is told by the training itself, which waits at some updates
 (``tests/data/elastic_config.py``).
 """
 
-from __future__ import annotations
-
 import re
 import signal
 

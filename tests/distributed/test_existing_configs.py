@@ -1,8 +1,6 @@
 # Copyright (c) mmdet_megdet contributors. All rights reserved.
 """The examples of docs/existing_configs.md, each on two ranks."""
 
-from __future__ import annotations
-
 import re
 from collections import Counter
 

@@ -1,7 +1,5 @@
 # Copyright (c) mmdet_megdet contributors. All rights reserved.
-"""The moments of an update on several ranks, against their definition."""
-
-from __future__ import annotations
+"""The moments of an update on several ranks, against definition and truth."""
 
 import math
 from itertools import product
@@ -9,15 +7,26 @@ from itertools import product
 import numpy as np
 import pytest
 import torch
+import torch.distributed as dist
 from mmengine.optim import OptimWrapper
+from torch import nn
+from torch.nn.functional import cross_entropy
 from torch.nn.parallel import DistributedDataParallel
 
 from mmdet_megdet.errors import ConfigError
-from mmdet_megdet.noise import GradientMeter, Split, parts_of, read_records
+from mmdet_megdet.noise import (
+    GradientMeter,
+    Split,
+    coupled_ranks,
+    noise_scale,
+    parts_of,
+    read_records,
+)
+from mmdet_megdet.sync_bn import MegDetSyncBN
 from tests.data import noise_task
 from tests.data.noise_task import SIZES, MeanFinder, definition, points
 from tests.data.tiny_task import AmpOnCPU
-from tests.distributed.ranks import run_ranks
+from tests.distributed.ranks import run_ranks, run_threads
 
 IMAGES = 2  # a rank has at once
 KINDS = ('plain', 'amp', 'uneven', 'frozen')
@@ -151,3 +160,94 @@ def test_a_gradient_in_pieces_is_noticed():
     meter.detach()
     with pytest.raises(ConfigError, match='several pieces'):
         meter.measure()
+
+
+RANKS, STEPS, UPDATES = 4, 2, 100
+GROUP = RANKS * IMAGES
+
+
+class Net(nn.Module):
+    """Two convolutions with norm layers, and a linear head."""
+
+    def __init__(self):
+        super().__init__()
+        torch.manual_seed(0)
+        self.backbone = nn.Sequential()
+        for channels in (3, 16):
+            conv = nn.Conv2d(channels, 16, 3, bias=False)
+            self.backbone.extend([conv, MegDetSyncBN(16), nn.ReLU()])
+        self.head = nn.Linear(16, 4)
+
+    def loss(self, images, classes):
+        features = self.backbone(images).mean((2, 3))
+        return cross_entropy(self.head(features), classes)
+
+
+def batch(seed, count):
+    """Stripes of four directions in varying light, and their direction."""
+    generator = torch.Generator().manual_seed(seed)
+    classes = torch.randint(4, (count,), generator=generator)
+    angles = (classes * torch.pi / 4)[:, None, None]
+    y, x = torch.arange(12.0)[:, None], torch.arange(12.0)
+    stripes = (angles.cos() * x + angles.sin() * y).sin()[:, None]
+    light = torch.rand(count, 1, 1, 1, generator=generator) * 3
+    grain = torch.randn(count, 3, 12, 12, generator=generator)
+    return (stripes + grain) * light + light, classes
+
+
+def truth(draws=800):
+    """Of the backbone, from whole BN groups by one process."""
+    net, found = Net(), []
+    for seed in range(draws):
+        net.zero_grad()
+        net.loss(*batch(20_000 + seed, GROUP)).backward()
+        grads = [p.grad.flatten() for p in net.backbone.parameters()]
+        found.append(torch.cat(grads).double())
+    found = torch.stack(found)
+    s = GROUP * found.var(0).sum().item()
+    return s / (found.mean(0).square().sum().item() - s / GROUP / draws)
+
+
+def estimates(rank, world_size):
+    """Moments of updates: ours, and with ranks taken to be independent."""
+    net = Net()
+    own = slice(rank * IMAGES, (rank + 1) * IMAGES)
+    wrapper = OptimWrapper(torch.optim.SGD(net.parameters(), lr=0.0), STEPS)
+    meters = [
+        GradientMeter(parts_of(net), Split(STEPS, ranks, GROUP * STEPS))
+        for ranks in (coupled_ranks(net), 1)
+    ]
+    found = []
+    for update in range(UPDATES):
+        for meter in meters:
+            meter.attach(wrapper, update)
+        for step in range(STEPS):
+            for meter in meters:
+                meter.begin_micro_step()
+            seen = batch(update * STEPS + step, GROUP)
+            loss = net.loss(*(part[own] for part in seen))
+            wrapper.backward(wrapper.scale_loss(loss))
+        # As DDP does, which threads cannot have.
+        for parameter in net.parameters():
+            dist.all_reduce(parameter.grad)
+            parameter.grad /= world_size
+        wrapper.step()
+        wrapper.zero_grad()
+        for meter in reversed(meters):
+            meter.detach()
+        found.append([meter.measure()['backbone'] for meter in meters])
+    return zip(*found, strict=True)
+
+
+def test_ranks_of_a_bn_group_are_not_independent():
+    """The trap of synchronised BatchNorm, on a small convolutional net.
+
+    Four ranks of two images are one BN group; an update has two micro-steps,
+    and weights that stay. The truth is from whole BN groups in one process.
+    """
+    ours, naive = run_threads(estimates, RANKS)[0]
+    scale, right = noise_scale(*zip(*ours, strict=True)), truth()
+    assert right / 2.5 < scale.value < right * 2.5
+    assert scale.low < right < scale.high
+    g2, s = map(sum, zip(*naive, strict=True))
+    assert s / g2 < 0

@@ -1,8 +1,6 @@
 # Copyright (c) mmdet_megdet contributors. All rights reserved.
 """Ranks that are killed, stopped, told to end, or fail on their way."""
 
-from __future__ import annotations
-
 import re
 import signal
 import sys

@@ -1,8 +1,6 @@
 # Copyright (c) mmdet_megdet contributors. All rights reserved.
 """BN groups through the stock Runner: resolved, pooled, saved."""
 
-from __future__ import annotations
-
 from types import SimpleNamespace
 
 import pytest

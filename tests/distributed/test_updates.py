@@ -5,8 +5,6 @@ In float64, with a loss that is a plain mean over images of one size; updates
 of eight images, BN units of four, three updates an epoch.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import signal

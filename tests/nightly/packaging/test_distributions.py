@@ -1,8 +1,6 @@
 # Copyright (c) mmdet_megdet contributors. All rights reserved.
 """What the sdist and the wheel hold, and that the wheel suffices to train."""
 
-from __future__ import annotations
-
 import email
 import re
 import shutil

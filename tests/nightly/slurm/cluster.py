@@ -1,8 +1,6 @@
 # Copyright (c) mmdet_megdet contributors. All rights reserved.
 """A Slurm cluster of this one machine, with two CPUs, for root."""
 
-from __future__ import annotations
-
 import os
 import shutil
 import socket

@@ -1,8 +1,6 @@
 # Copyright (c) mmdet_megdet contributors. All rights reserved.
 """The launchers on a real Slurm: two ranks on the CPUs of one machine."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest
