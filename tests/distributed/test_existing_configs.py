@@ -107,13 +107,8 @@ def train(rank, world_size, path, data, expected):
 
 def without_mosaics(cfg):
     """RTMDet's pipeline puts images together, at 640 pixels."""
-    keys = ('img_id', 'ori_shape', 'img_shape', 'scale_factor')
-    pipeline = [
-        dict(type='LoadImageFromFile'),
-        dict(type='LoadAnnotations', with_bbox=True),
-        dict(type='Resize', scale=(SIDE, SIDE), keep_ratio=True),
-        dict(type='PackDetInputs', meta_keys=keys),
-    ]
+    steps = cfg.test_dataloader.dataset.pipeline
+    pipeline = [step for step in steps if step.type != 'Pad']
     for split in ('train', 'val', 'test'):
         cfg[f'{split}_dataloader'].dataset.pipeline = pipeline
 

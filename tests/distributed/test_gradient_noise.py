@@ -13,15 +13,8 @@ from torch import nn
 from torch.nn.functional import cross_entropy
 from torch.nn.parallel import DistributedDataParallel
 
+from mmdet_megdet import noise
 from mmdet_megdet.errors import ConfigError
-from mmdet_megdet.noise import (
-    GradientMeter,
-    Split,
-    coupled_ranks,
-    noise_scale,
-    parts_of,
-    read_records,
-)
 from mmdet_megdet.sync_bn import MegDetSyncBN
 from tests.data import noise_task
 from tests.data.noise_task import SIZES, MeanFinder, definition, points
@@ -30,6 +23,9 @@ from tests.distributed.ranks import run_ranks, run_threads
 
 IMAGES = 2  # a rank has at once
 KINDS = ('plain', 'amp', 'uneven', 'frozen')
+# Of the convolutional net, whose four ranks are one BN group.
+RANKS, STEPS, UPDATES = 4, 2, 100
+GROUP = RANKS * IMAGES
 
 
 def update(kind, micro_steps, world_size):
@@ -60,8 +56,8 @@ def measure(rank, world_size):
             accumulative_counts=steps,
             clip_grad=dict(max_norm=0.01),
         )
-        split = Split(steps, ranks, steps * world_size * IMAGES)
-        meter = GradientMeter(parts_of(wrapped), split)
+        split = noise.Split(steps, ranks, steps * world_size * IMAGES)
+        meter = noise.GradientMeter(noise.parts_of(wrapped), split)
         meter.attach(wrapper, steps)
         for inputs in update(kind, steps, world_size)[:, rank]:
             meter.begin_micro_step()
@@ -138,7 +134,7 @@ def test_other_hardware_measures_the_same(tmp_path):
     )
     assert factors == pytest.approx(others, rel=1e-9)
     assert abs(factors['first'] - 1) > 0.01
-    record = read_records(tmp_path / 'together')[0]
+    record = noise.read_records(tmp_path / 'together')[0]
     assert (record.groups, record.micro_steps, record.part_images) == (1, 2, 4)
     # With half the batch there is a single part.
     assert (
@@ -151,7 +147,7 @@ def test_other_hardware_measures_the_same(tmp_path):
 def test_a_gradient_in_pieces_is_noticed():
     model = MeanFinder()
     wrapper = OptimWrapper(torch.optim.SGD(model.parameters(), lr=0.1))
-    meter = GradientMeter(parts_of(model), Split(2, 1, 4))
+    meter = noise.GradientMeter(noise.parts_of(model), noise.Split(2, 1, 4))
     meter.attach(wrapper, 0)
     meter.begin_micro_step()
     for _ in range(2):
@@ -160,10 +156,6 @@ def test_a_gradient_in_pieces_is_noticed():
     meter.detach()
     with pytest.raises(ConfigError, match='several pieces'):
         meter.measure()
-
-
-RANKS, STEPS, UPDATES = 4, 2, 100
-GROUP = RANKS * IMAGES
 
 
 class Net(nn.Module):
@@ -214,8 +206,10 @@ def estimates(rank, world_size):
     own = slice(rank * IMAGES, (rank + 1) * IMAGES)
     wrapper = OptimWrapper(torch.optim.SGD(net.parameters(), lr=0.0), STEPS)
     meters = [
-        GradientMeter(parts_of(net), Split(STEPS, ranks, GROUP * STEPS))
-        for ranks in (coupled_ranks(net), 1)
+        noise.GradientMeter(
+            noise.parts_of(net), noise.Split(STEPS, ranks, GROUP * STEPS)
+        )
+        for ranks in (noise.coupled_ranks(net), 1)
     ]
     found = []
     for update in range(UPDATES):
@@ -246,7 +240,7 @@ def test_ranks_of_a_bn_group_are_not_independent():
     and weights that stay. The truth is from whole BN groups in one process.
     """
     ours, naive = run_threads(estimates, RANKS)[0]
-    scale, right = noise_scale(*zip(*ours, strict=True)), truth()
+    scale, right = noise.noise_scale(*zip(*ours, strict=True)), truth()
     assert right / 2.5 < scale.value < right * 2.5
     assert scale.low < right < scale.high
     g2, s = map(sum, zip(*naive, strict=True))
