@@ -36,7 +36,7 @@ class Job:
     def start(
         self, name: str, tool: str, *options: object, **variables: str
     ) -> subprocess.Popen:
-        """Start one of ``tools/``, which prints to ``<name>.out``."""
+        """Start one of ``tools/``, or a path; it prints to ``<name>.out``."""
         with (self.work_dir / f'{name}.out').open('w') as output:
             process = command.start(
                 TOOLS / tool,

@@ -4,26 +4,15 @@
 import os
 import shutil
 import socket
-import subprocess
 import time
-from collections.abc import Callable
-from contextlib import ExitStack, suppress
 from pathlib import Path
-from tempfile import TemporaryDirectory
 
 import pytest
 
 from mmdet_megdet.faults import latest_checkpoint
 from tests.distributed.faults import CONFIG, Job
 from tests.tools.checks.findings import shown
-from tests.tools.command import (
-    PATIENCE,
-    TOOLS,
-    environment,
-    free_port,
-    run,
-    start,
-)
+from tests.tools.command import PATIENCE, TOOLS, free_port, run
 
 PATH = os.pathsep.join([os.environ.get('PATH', ''), '/usr/sbin', '/sbin'])
 
@@ -56,8 +45,13 @@ PartitionName=cpus Nodes=localhost Default=YES State=UP
 """
 
 
+def client(variables: dict[str, str], *command: str) -> str:
+    """Run one of Slurm's clients; return what it prints."""
+    return run(*command, **variables).stdout.strip()
+
+
 @pytest.fixture(scope='module')
-def cluster():
+def cluster(tmp_path_factory):
     """The environment of a job of two tasks, without GPUs.
 
     The cluster is apart from any other of the machine.
@@ -65,55 +59,34 @@ def cluster():
     programs = [shutil.which(x, path=PATH) for x in ('slurmctld', 'slurmd')]
     if os.geteuid() != 0 or not all(programs):
         pytest.skip('needs root, and what apt-get install slurm-wlm brings')
-    with ExitStack() as stack:
-        folder = Path(stack.enter_context(TemporaryDirectory()))
-        for name in ('state', 'spool'):
-            (folder / name).mkdir()
-        ports = free_port(), free_port()
-        host = socket.gethostname()
-        conf = folder / 'slurm.conf'
-        conf.write_text(CONF.format(folder=folder, host=host, ports=ports))
-        variables = dict(SLURM_CONF=str(conf), PATH=PATH)
-        options = (['-D'], ['-D', '-N', 'localhost'])
-        for program, words in zip(programs, options, strict=True):
-            output = (folder / f'{Path(program).name}.out').open('w')
-            daemon = start(
-                *(program, *words),
-                env=environment(**variables),
-                stdout=stack.enter_context(output),
-                stderr=subprocess.STDOUT,
-                start_new_session=True,
-            )
-            stack.enter_context(daemon)
-            stack.callback(daemon.kill)
-        states = ('sinfo', '--noheader', '--format=%T')
-        wait(lambda: client(variables, *states).strip() == 'idle', folder)
+    folder = tmp_path_factory.mktemp('slurm')
+    for name in ('state', 'spool'):
+        (folder / name).mkdir()
+    ports, host = (free_port(), free_port()), socket.gethostname()
+    conf = folder / 'slurm.conf'
+    conf.write_text(CONF.format(folder=folder, host=host, ports=ports))
+    variables = dict(SLURM_CONF=str(conf), PATH=PATH)
+    daemons = Job(folder)
+    daemons.start('slurmctld', programs[0], '-D', **variables)
+    daemons.start('slurmd', programs[1], '-D', '-N', 'localhost', **variables)
 
-        def end_jobs() -> None:
-            """So that no step outlives its daemons."""
-            client(variables, 'scancel', '--signal=KILL', '--user=root')
-            jobs = ('squeue', '--noheader')
-            with suppress(AssertionError):
-                wait(lambda: not client(variables, *jobs).strip(), folder, 10)
+    def wait(seconds, text, *command):
+        end = time.monotonic() + seconds
+        while client(variables, *command, '--noheader') != text:
+            assert time.monotonic() < end, daemons.logs()
+            time.sleep(0.1)
 
-        stack.callback(end_jobs)
+    try:
+        wait(PATIENCE, 'idle', 'sinfo', '--format=%T')
         job = dict(GPUS='2', GPUS_PER_NODE='2', CPUS_PER_TASK='1')
         yield variables | job | dict(SRUN_ARGS='--gres=none')
-
-
-def client(variables: dict[str, str], *command: str) -> str:
-    """Run one of Slurm's clients; return what it prints."""
-    return run(*command, **variables).stdout
-
-
-def wait(
-    condition: Callable[[], bool], folder: Path, seconds: float = PATIENCE
-) -> None:
-    end = time.monotonic() + seconds
-    while not condition():
-        said = [path.read_text() for path in sorted(folder.glob('*.out'))]
-        assert time.monotonic() < end, '\n'.join(said)
-        time.sleep(0.1)
+        # So that no step outlives its daemons.
+        client(variables, 'scancel', '--signal=KILL', '--user=root')
+        wait(60, '', 'squeue')
+    finally:
+        for daemon in daemons.processes:
+            daemon.kill()
+            daemon.wait()
 
 
 def finish(cluster, script: str, *words: str | Path) -> str:
@@ -133,7 +106,7 @@ def test_preempted_and_resubmitted(cluster, tmp_path):
     for rank in range(2):
         job.wait_for(f'waiting_{rank}')
     queued = ('squeue', '--noheader', '--name=a-job', '--format=%i')
-    number = client(cluster, *queued).strip()
+    number = client(cluster, *queued)
     client(cluster, 'scancel', '--signal=TERM', number)
     (status,), (log,) = job.finish()
     assert status == 75, log
