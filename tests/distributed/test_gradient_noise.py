@@ -1,6 +1,7 @@
 # Copyright (c) mmdet_megdet contributors. All rights reserved.
 """The moments of an update on several ranks, against definition and truth."""
 
+import copy
 import math
 from itertools import product
 
@@ -187,9 +188,9 @@ def batch(seed, count):
     return (stripes + grain) * light + light, classes
 
 
-def truth(draws=800):
+def truth(net, draws=800):
     """Of the backbone, from whole BN groups by one process."""
-    net, found = Net(), []
+    found = []
     for seed in range(draws):
         net.zero_grad()
         net.loss(*batch(20_000 + seed, GROUP)).backward()
@@ -200,9 +201,10 @@ def truth(draws=800):
     return s / (found.mean(0).square().sum().item() - s / GROUP / draws)
 
 
-def estimates(rank, world_size):
+def estimates(rank, world_size, net):
     """Moments of updates: ours, and with ranks taken to be independent."""
-    net = Net()
+    # Threads that seed their common generator would get weights by chance.
+    net = copy.deepcopy(net)
     own = slice(rank * IMAGES, (rank + 1) * IMAGES)
     wrapper = OptimWrapper(torch.optim.SGD(net.parameters(), lr=0.0), STEPS)
     meters = [
@@ -239,8 +241,9 @@ def test_ranks_of_a_bn_group_are_not_independent():
     Four ranks of two images are one BN group; an update has two micro-steps,
     and weights that stay. The truth is from whole BN groups in one process.
     """
-    ours, naive = run_threads(estimates, RANKS)[0]
-    scale, right = noise.noise_scale(*zip(*ours, strict=True)), truth()
+    net = Net()
+    ours, naive = run_threads(estimates, RANKS, net)[0]
+    scale, right = noise.noise_scale(*zip(*ours, strict=True)), truth(net)
     assert right / 2.5 < scale.value < right * 2.5
     assert scale.low < right < scale.high
     g2, s = map(sum, zip(*naive, strict=True))

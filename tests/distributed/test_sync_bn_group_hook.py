@@ -38,7 +38,8 @@ class BufferRecorder(Hook):
     """Notes the buffers before or after SyncBNGroupHook has its turn."""
 
     def __init__(self, early: bool) -> None:
-        self.priority = 'HIGH' if early else 'BELOW_NORMAL'
+        # Ahead of SyncBuffersHook, which is 'NORMAL', either way.
+        self.priority = 'HIGH' if early else 45
         self.seen = []
 
     def after_train_epoch(self, runner):
@@ -60,7 +61,6 @@ def train_all(rank, world_size, work_dir):
             custom_hooks=[
                 dict(type='BufferRecorder', early=True),
                 dict(type='BufferRecorder', early=False),
-                # Alone it would average variances: nothing left to pool.
                 dict(type='SyncBuffersHook'),
                 dict(type='EMAHook', momentum=0.5, update_buffers=True),
             ],
