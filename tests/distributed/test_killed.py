@@ -151,12 +151,14 @@ def test_sigterm_to_torchrun_and_to_data_workers(tmp_path):
     training = Run(tmp_path, torchrun=True, model__norm_cfg__bn_size=4, **wait)
     for rank in range(2):
         training.wait_for(f'waiting_{rank}')
-    processes = training.descendants()
-    # torchrun, two ranks and a worker of each.
-    assert len(processes) >= 5
-    send(processes[::-1], signal.SIGTERM)
+    torchrun, *below = training.descendants()
+    ranks = [p for p in below if p.ppid() == torchrun.pid]
+    workers = [p for p in below if p not in ranks]
+    assert len(ranks) == 2 <= len(workers)
+    # The ranks last, so that torchrun is still waiting for them.
+    send([*workers, torchrun, *ranks], signal.SIGTERM)
     statuses, (log,) = training.finish()
-    assert statuses == [1]  # torchrun's own, whatever the ranks say
+    assert statuses == [1], log  # torchrun's own, whatever the ranks say
     assert 'All ranks stop after iteration 5 with' in log
     assert 'DataLoader worker' not in log
     assert latest_checkpoint(tmp_path) == str(tmp_path / 'iter_5.pth')
