@@ -1,8 +1,6 @@
 # Copyright (c) mmdet_megdet contributors. All rights reserved.
 """Records as BNStatsMonitorHook writes them, of four layers and ranks."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 from msgspec.structs import replace

@@ -1,32 +1,24 @@
 # Copyright (c) mmdet_megdet contributors. All rights reserved.
 """A model of four norm layers of equal width, and runs that watch it."""
 
-from __future__ import annotations
-
-import itertools
 import json
-import os
 from functools import partial
 from pathlib import Path
-from unittest import mock
+from typing import Any
 
-from mmengine.config import Config
-from mmengine.dist import get_rank
-from mmengine.dist import get_world_size as world
+from mmengine.dist import get_rank, get_world_size
 from mmengine.model import BaseModel
 from mmengine.registry import MODELS
 from mmengine.runner import Runner
 from torch import nn
 from torch.utils.checkpoint import checkpoint
 
-import mmdet_megdet  # noqa: F401  registers hooks and layers
-import tests.data.tiny_task  # noqa: F401  registers the data set
-from mmdet_megdet.runtime import adapt_config
 from mmdet_megdet.sync_bn import MegDetSyncBN
+from tests.data.tiny_run import config_of, train
+from tests.tools.command import TINY_CONFIG
 
 LAYERS = ['stem', 'second', 'third', 'fourth']
 WIDTH = 6
-_COUNT = itertools.count()
 
 
 @MODELS.register_module(force=True)
@@ -35,9 +27,8 @@ class BNStack(BaseModel):
 
     Of the layers ``plain`` ones are ``nn.BatchNorm2d``, ``norm_eval`` ones
     stay in eval mode, and ``with_cp`` recomputes the last two in backward.
-    ``uneven`` ranks leave out some or all of their images, differently in
-    each iteration; every 40th, all ranks leave out all. ``calls`` is the
-    order in which the layers are called.
+    ``uneven`` ranks leave out some or all of their images, others in each
+    iteration; every 40th, all do. ``calls`` is the order of calls.
     """
 
     def __init__(
@@ -90,62 +81,34 @@ class BNStack(BaseModel):
         return dict(loss=error)
 
 
-def stack_config(work_dir, **settings):
-    """Two epochs of three iterations of two images on each rank.
+def train_stack(work_dir: Path, **settings: Any) -> Runner:
+    """Train two epochs of three iterations of two images on each rank.
 
-    ``settings`` are overrides, with ``__`` for the dots.
+    ``settings`` are overrides of the tiny config, with ``__`` for the dots.
     """
-    cfg = Config(
-        dict(
-            default_scope='mmengine',
-            # Runners of one name would share message hub and logger.
-            experiment_name=f'bn_stack_{next(_COUNT)}',
-            work_dir=str(work_dir),
-            launcher='pytorch' if world() > 1 else 'none',
-            log_level='INFO',
-            model=dict(type='BNStack'),
-            model_wrapper_cfg=dict(type='MegDetDistributedDataParallel'),
-            train_dataloader=dict(
-                batch_size=2,
-                num_workers=0,
-                dataset=dict(
-                    type='TinyImages', length=6 * world(), augment=True
-                ),
-                sampler=dict(type='DefaultSampler', shuffle=False),
-                collate_fn=dict(type='default_collate'),
-            ),
-            train_cfg=dict(by_epoch=True, max_epochs=2),
-            optim_wrapper=dict(optimizer=dict(type='SGD', lr=0.01)),
-            default_hooks=dict(
-                logger=dict(type='LoggerHook', interval=1),
-                checkpoint=dict(type='CheckpointHook', save_last=False),
-                sync_bn_group=dict(type='SyncBNGroupHook'),
-                bn_stats=dict(
-                    type='BNStatsMonitorHook',
-                    interval=2,
-                    # So small a model mostly communicates.
-                    max_collective_share=1.0,
-                ),
-            ),
-            custom_hooks=[],
-            randomness=dict(seed=3),
-        )
+    ours = dict(
+        model=dict(_delete_=True, type='BNStack'),
+        train_dataloader__batch_size=2,
+        train_dataloader__dataset__length=6 * get_world_size(),
+        train_dataloader__sampler__shuffle=False,
+        train_cfg__max_epochs=2,
+        optim_wrapper=dict(_delete_=True, optimizer=dict(type='SGD', lr=0.01)),
+        param_scheduler=None,
+        default_hooks__checkpoint=dict(
+            _delete_=True, type='CheckpointHook', save_last=False
+        ),
+        default_hooks__sync_bn_group=dict(type='SyncBNGroupHook'),
+        default_hooks__bn_stats=dict(
+            type='BNStatsMonitorHook',
+            interval=2,
+            # So small a model mostly communicates.
+            max_collective_share=1.0,
+        ),
     )
-    cfg.merge_from_dict({k.replace('__', '.'): v for k, v in settings.items()})
-    return cfg
+    return train(config_of(TINY_CONFIG, work_dir, **ours | settings))
 
 
-def train_stack(cfg):
-    """Trains to the end; returns the runner."""
-    os.environ['LOCAL_RANK'] = str(get_rank())
-    # It asks compilers for their versions, which takes longer than training.
-    with mock.patch('mmengine.runner.runner.collect_env', dict):
-        runner = Runner.from_cfg(adapt_config(cfg))
-    runner.train()
-    return runner
-
-
-def lines(work_dir):
+def lines(work_dir: Path) -> list[dict]:
     """What ``bn_stats.jsonl`` holds."""
 
     def refuse(constant):

@@ -5,7 +5,9 @@
 _base_ = './faults_config.py'
 
 custom_imports = dict(
-    imports=['mmdet_megdet', 'tests.data.tiny_task', 'tests.data.elastic_task']
+    imports=[
+        f'tests.data.{name}_task' for name in ('tiny', 'faulty', 'elastic')
+    ]
 )
 model = dict(norm_cfg=dict(bn_size=8))
 train_dataloader = dict(dataset=dict(augment=True, length=32))
@@ -21,7 +23,6 @@ default_hooks = dict(
     checkpoint=dict(by_epoch=False, interval=5, save_best=None),
     same_run=dict(type='SameRunHook'),
     finite_loss=dict(type='FiniteLossHook'),
-    wait=dict(type='WaitHook', places={5: 1, 13: 2, 20: 1}),
-    fault=None,
+    wait=dict(places=[(5, 1), (13, 2), (20, 1)]),
     diary=None,
 )

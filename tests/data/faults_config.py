@@ -5,8 +5,7 @@
 _base_ = './tiny_config.py'
 
 custom_imports = dict(
-    imports=['tests.data.tiny_task', 'tests.data.faulty_task'],
-    allow_failed_imports=False,
+    imports=['tests.data.tiny_task', 'tests.data.faulty_task']
 )
 train_dataloader = dict(
     dataset=dict(augment=False, length=64),
@@ -26,5 +25,6 @@ default_hooks = dict(
     preemption=dict(type='PreemptionHook'),
     diary=dict(type='DiaryHook'),
     fault=dict(type='FaultHook'),
+    wait=dict(type='WaitHook', places=[]),
 )
 env_cfg = dict(dist_cfg=dict(timeout=120))

@@ -1,7 +1,5 @@
 # Copyright (c) mmdet_megdet contributors. All rights reserved.
-"""Faults to order, and notes of where training was, for tests of faults."""
-
-from __future__ import annotations
+"""Faults and pauses to order, and notes of where training was."""
 
 import os
 import signal
@@ -9,9 +7,10 @@ import time
 from pathlib import Path
 
 import torch
-from mmengine.dist import get_rank
 from mmengine.hooks import Hook
 from mmengine.registry import HOOKS
+
+from mmdet_megdet.faults import PreemptionHook
 
 
 @HOOKS.register_module()
@@ -26,9 +25,8 @@ class FaultHook(Hook):
     priority = 'VERY_LOW'
 
     def __init__(self, place=None, iteration=0, rank=0, signal='SIGKILL'):
-        self.place = place
+        self.place, self.signal = place, signal
         self.when = iteration, rank
-        self.signal = signal
 
     def before_train(self, runner):
         self.runner = runner
@@ -46,9 +44,31 @@ class FaultHook(Hook):
 
     def _strike(self, *_):
         note = Path(self.runner.work_dir, 'struck')
-        if (self.runner.iter, get_rank()) == self.when and not note.exists():
+        here = self.runner.iter, self.runner.rank
+        if here == self.when and not note.exists():
             note.touch()
             os.kill(os.getpid(), signal.Signals[self.signal])
+
+
+@HOOKS.register_module()
+class WaitHook(Hook):
+    """Waits for SIGTERM, or the file ``go_<update>``, ahead of an update.
+
+    ``places`` are updates, from 0, and with how many ranks it waits there.
+    Each rank that waits says so by the file ``waiting_<rank>``.
+    """
+
+    def __init__(self, places: list[tuple[int, int]]) -> None:
+        self.places = places
+
+    def before_train_iter(self, runner, batch_idx, data_batch=None):
+        if (runner.iter, runner.world_size) not in map(tuple, self.places):
+            return
+        Path(runner.work_dir, f'waiting_{runner.rank}').touch()
+        (hook,) = [h for h in runner.hooks if isinstance(h, PreemptionHook)]
+        go = Path(runner.work_dir, f'go_{runner.iter}')
+        while not (go.exists() or hook._signal.received()):
+            time.sleep(0.05)
 
 
 @HOOKS.register_module()
@@ -59,16 +79,9 @@ class DiaryHook(Hook):
     number in its epoch, and the images, by their targets (which tell them
     apart as long as they are not augmented). And the norm layer's running
     mean as it is after the latest update, in ``mean_<rank>.pt``.
-
-    It can make each micro-step longer by a ``pause`` in seconds, and in the
-    first one of update ``hold`` wait for the file ``go``.
     """
 
     priority = 'VERY_LOW'
-
-    def __init__(self, pause=0.0, hold=None):
-        self.pause = pause
-        self.hold = hold
 
     def before_train_iter(self, runner, batch_idx, data_batch=None):
         self.batch_idx = batch_idx
@@ -76,15 +89,10 @@ class DiaryHook(Hook):
     def before_micro_step(self, runner, index, data_batch):
         targets = data_batch['targets'].flatten().tolist()
         images = ' '.join(f'{target:.5f}' for target in targets)
-        path = Path(runner.work_dir, f'diary_{get_rank()}.txt')
-        with path.open('a') as diary:
-            diary.write(f'{runner.iter} {self.batch_idx}: {images}\n')
-        time.sleep(self.pause)
-        go = Path(runner.work_dir, 'go')
-        while runner.iter == self.hold and not go.exists():
-            time.sleep(0.05)
+        with Path(runner.work_dir, f'diary_{runner.rank}.txt').open('a') as f:
+            f.write(f'{runner.iter} {self.batch_idx}: {images}\n')
 
     def after_train_iter(self, runner, *args, **kwargs):
         model = getattr(runner.model, 'module', runner.model)
-        path = Path(runner.work_dir, f'mean_{get_rank()}.pt')
+        path = Path(runner.work_dir, f'mean_{runner.rank}.pt')
         torch.save(model.norm.running_mean, path)

@@ -1,8 +1,6 @@
 # Copyright (c) mmdet_megdet contributors. All rights reserved.
 """Trains on images in files, in this process, and notes what changes."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 
@@ -13,8 +11,7 @@ from mmengine.hooks import EMAHook, Hook
 from mmengine.registry import HOOKS
 from mmengine.runner import Runner
 
-from mmdet_megdet.runtime import adapt_config
-from tests.data.tiny_run import config_of
+from tests.data.tiny_run import config_of, hook_of, train
 from tests.tools.command import ROOT
 
 CONFIG = ROOT / 'tests' / 'data' / 'images_config.py'
@@ -41,18 +38,15 @@ class StateRecorder(Hook):
         model = getattr(runner.model, 'module', runner.model)
         momenta = runner.optim_wrapper.optimizer.state
         named = dict(model.named_parameters())
-        found = dict(
-            weights=named,
-            buffers=dict(model.named_buffers()),
-            momenta={
-                name: momenta[p]['momentum_buffer']
-                for name, p in named.items()
-                if p in momenta
-            },
-            gradients={
-                name: p.grad for name, p in named.items() if p.grad is not None
-            },
-        )
+        found = dict(weights=named, buffers=dict(model.named_buffers()))
+        found['momenta'] = {
+            name: momenta[p]['momentum_buffer']
+            for name, p in named.items()
+            if p in momenta
+        }
+        found['gradients'] = {
+            name: p.grad for name, p in named.items() if p.grad is not None
+        }
         for hook in runner.hooks:
             if isinstance(hook, EMAHook):
                 found['ema'] = hook.ema_model.state_dict()
@@ -72,11 +66,9 @@ def images_config(data: Path, work_dir: Path, **settings: Any) -> Config:
 
 
 def train_on_images(cfg: Config) -> tuple[Runner, list[dict[str, State]]]:
-    """Trains; returns the runner and the recorded states."""
-    runner = Runner.from_cfg(adapt_config(cfg))
-    runner.train()
-    (recorder,) = [h for h in runner.hooks if isinstance(h, StateRecorder)]
-    return runner, recorder.states
+    """Train; return the runner and the recorded states."""
+    runner = train(cfg)
+    return runner, hook_of(runner, StateRecorder).states
 
 
 def changed(before: dict[str, State], after: dict[str, State]) -> set[str]:

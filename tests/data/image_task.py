@@ -1,8 +1,6 @@
 # Copyright (c) mmdet_megdet contributors. All rights reserved.
 """Images in files, and a model of a few weights that fails to order."""
 
-from __future__ import annotations
-
 import json
 import os
 from pathlib import Path
@@ -80,9 +78,8 @@ class TinyDetector(BaseModel):
         self, inputs: list, data_samples: list, mode: str = 'tensor'
     ) -> dict:
         assert mode == 'loss'
-        fault = None
-        if self.iterations in self.fault_iterations:
-            fault = self.fault
+        struck = self.iterations in self.fault_iterations
+        fault = self.fault if struck else None
         self.iterations += 1
         if fault == 'memory':
             raise torch.OutOfMemoryError(

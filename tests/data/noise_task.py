@@ -5,9 +5,6 @@ A loss of ``|w - x|^2 / 2`` has the gradient ``w - x``: its noise is the
 points' variance, whatever the weights.
 """
 
-from __future__ import annotations
-
-import json
 from itertools import combinations
 from pathlib import Path
 
@@ -20,26 +17,22 @@ from mmengine.runner import Runner
 from torch import Tensor, nn
 from torch.utils.data import Dataset
 
-from mmdet_megdet.runtime import adapt_config
 from mmdet_megdet.sync_bn import MegDetSyncBN
-from tests.data.tiny_run import update_config
+from tests.data.tiny_run import hook_of, train, update_config
 
 SIZES = dict(first=6, second=3)
-# Standard deviations of the points in each part, and their means.
-DEVIATIONS = dict(first=2.0, second=0.5)
-MEANS = dict(first=1.0, second=0.3)
+# Of the points in each dimension.
+MEANS = torch.tensor([1.0] * 6 + [0.3] * 3)
+DEVIATIONS = torch.tensor([2.0] * 6 + [0.5] * 3)
 
 
 def points(count: int, seed: int = 0) -> Tensor:
     """Points, ``(count, 9)``, in float64."""
     generator = torch.Generator().manual_seed(seed)
-    parts = [
-        MEANS[name]
-        + DEVIATIONS[name]
-        * torch.randn(count, size, generator=generator, dtype=torch.float64)
-        for name, size in SIZES.items()
-    ]
-    return torch.cat(parts, 1)
+    return (
+        torch.randn(count, 9, generator=generator).double() * DEVIATIONS
+        + MEANS
+    )
 
 
 def definition(gradients: np.ndarray, images: int) -> dict:
@@ -60,14 +53,14 @@ def definition(gradients: np.ndarray, images: int) -> dict:
 
 @DATASETS.register_module()
 class Points(Dataset):
-    """Points to be met, of which an eighth may lack the second part."""
+    """96 points to be met, of which an eighth may lack the second part."""
 
     metainfo = dict(classes=('point',))
 
-    def __init__(self, length: int, missing: bool = True) -> None:
-        self.points = points(length, seed=5)
+    def __init__(self, missing: bool = True) -> None:
+        self.points = points(96, seed=5)
         if missing:
-            self.points[: length // 8, SIZES['first'] :] = torch.nan
+            self.points[:12, SIZES['first'] :] = torch.nan
 
     def __len__(self) -> int:
         return len(self.points)
@@ -131,9 +124,7 @@ def train_on_points(
     """
     ours = dict(
         model=dict(_delete_=True, type='MeanFinder'),
-        train_dataloader__dataset=dict(
-            _delete_=True, type='Points', length=96
-        ),
+        train_dataloader__dataset=dict(_delete_=True, type='Points'),
         train_cfg__max_epochs=1,
         optim_wrapper__optimizer__lr=0.1,
         param_scheduler=None,
@@ -147,14 +138,5 @@ def train_on_points(
         custom_hooks=[dict(type='WeightRecorder')],
     )
     cfg = update_config(work_dir, total=8, images=2, **ours | settings)
-    runner = Runner.from_cfg(adapt_config(cfg))
-    runner.train()
-    recorders = [h for h in runner.hooks if isinstance(h, WeightRecorder)]
-    return runner, recorders[0]
-
-
-def curves_of(work_dir: Path, name: str) -> list[tuple[int, float]]:
-    """Step and value of a curve that the folder's latest run has drawn."""
-    path = max(work_dir.glob('*/vis_data/scalars.json'))
-    lines = map(json.loads, path.read_text().splitlines())
-    return [(line['step'], line[name]) for line in lines if name in line]
+    runner = train(cfg)
+    return runner, hook_of(runner, WeightRecorder)

@@ -5,8 +5,6 @@ The detector's layers stay what they are, but for the width of the RoI heads'
 fully connected ones; images, proposals and samples become few.
 """
 
-from __future__ import annotations
-
 import itertools
 import json
 from pathlib import Path
@@ -58,11 +56,11 @@ def shrink(
     On ``data``, which :func:`coco_like` has made, with so many ``images`` per
     GPU. The config is changed in place.
     """
+    cfg.model.backbone.init_cfg = None  # weights from elsewhere
     _set_everywhere(cfg.model, _FEWER)
     for name in ('train', 'val', 'test'):
         loader = cfg[f'{name}_dataloader']
-        loader.num_workers = 0
-        loader.persistent_workers = False
+        loader.update(num_workers=0, persistent_workers=False)
         loader.dataset.data_root = str(data)
         _set_everywhere(loader.dataset.pipeline, dict(scale=(side, side)))
     cfg.train_dataloader.batch_size = images
@@ -75,11 +73,9 @@ def shrink(
             # Runners of one name would share message hub and logger.
             'experiment_name': f'small_coco_{next(_COUNT)}',
             'log_level': 'ERROR',
-            'train_cfg.max_epochs': 1,
-            'train_cfg.val_interval': 1,
+            'train_cfg': dict(max_epochs=1, val_interval=1),
             # Never.
-            'default_hooks.checkpoint.interval': 1000,
-            'default_hooks.checkpoint.save_last': False,
+            'default_hooks.checkpoint': dict(interval=1000, save_last=False),
             'env_cfg.dist_cfg.timeout': 120,
             'randomness': dict(seed=0),
         }
@@ -94,10 +90,5 @@ def _set_everywhere(node: Any, settings: dict[str, Any]) -> None:
         for key, value in node.items():
             if key in settings:
                 node[key] = settings[key]
-            elif (
-                key == 'init_cfg' and (value or {}).get('type') == 'Pretrained'
-            ):
-                # Weights from elsewhere cannot be loaded in a test.
-                node[key] = None
             else:
                 _set_everywhere(value, settings)

@@ -1,9 +1,7 @@
 # Copyright (c) mmdet_megdet contributors. All rights reserved.
 # Four epochs of eight iterations on one rank, of four on two: a whole number
 # of updates either way.
-custom_imports = dict(
-    imports=['tests.data.tiny_task'], allow_failed_imports=False
-)
+custom_imports = dict(imports=['tests.data.tiny_task'])
 default_scope = 'mmengine'
 model = dict(type='TinyRegressor', norm_cfg=dict(type='MegDetSyncBN'))
 train_dataloader = dict(

@@ -1,13 +1,15 @@
 # Copyright (c) mmdet_megdet contributors. All rights reserved.
-"""Trains the tiny config in this process and notes each optimizer update."""
-
-from __future__ import annotations
+"""Trains in this process, and the tiny config with its updates noted."""
 
 import itertools
+import json
+import os
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 from mmengine.config import Config
+from mmengine.dist import get_rank, get_world_size
 from mmengine.hooks import Hook
 from mmengine.registry import HOOKS
 from mmengine.runner import Runner
@@ -19,17 +21,6 @@ from tests.tools.command import TINY_CONFIG
 _COUNT = itertools.count()
 
 
-@HOOKS.register_module(force=True)
-class UpdateRecorder(Hook):
-    """Notes by which iteration updates came."""
-
-    def before_train(self, runner):
-        self.iterations = []
-        runner.optim_wrapper.optimizer.register_step_post_hook(
-            lambda *_: self.iterations.append(runner.iter + 1)
-        )
-
-
 def config_of(path: Path, work_dir: Path, **settings: Any) -> Config:
     """A config for a run in this process; settings have ``__`` for dots."""
     cfg = Config.fromfile(path)
@@ -39,6 +30,48 @@ def config_of(path: Path, work_dir: Path, **settings: Any) -> Config:
     cfg.train_dataloader.num_workers = 0
     cfg.merge_from_dict({k.replace('__', '.'): v for k, v in settings.items()})
     return cfg
+
+
+def train(cfg: Config) -> Runner:
+    """Train as this process's rank; return the runner."""
+    cfg.launcher = 'pytorch' if get_world_size() > 1 else 'none'
+    with (
+        mock.patch.dict(os.environ, LOCAL_RANK=str(get_rank())),
+        # It asks compilers for their versions, which takes long.
+        mock.patch('mmengine.runner.runner.collect_env', dict),
+    ):
+        runner = Runner.from_cfg(adapt_config(cfg))
+        runner.train()
+    return runner
+
+
+def hook_of(runner: Runner, kind: type[Hook]) -> Any:
+    """The one hook of a class."""
+    (hook,) = [hook for hook in runner.hooks if isinstance(hook, kind)]
+    return hook
+
+
+def log_of(work_dir: Path) -> str:
+    """The text log of the folder's latest run."""
+    return max(work_dir.glob('*/*.log')).read_text()
+
+
+def curves_of(work_dir: Path, name: str) -> list[tuple[int, float]]:
+    """Step and value of a curve that the folder's latest run has drawn."""
+    path = max(work_dir.glob('*/vis_data/scalars.json'))
+    lines = map(json.loads, path.read_text().splitlines())
+    return [(line['step'], line[name]) for line in lines if name in line]
+
+
+@HOOKS.register_module(force=True)
+class UpdateRecorder(Hook):
+    """Notes by which iteration updates came."""
+
+    def before_train(self, runner):
+        self.iterations = []
+        runner.optim_wrapper.optimizer.register_step_post_hook(
+            lambda *_: self.iterations.append(runner.iter + 1)
+        )
 
 
 def tiny_config(
@@ -59,19 +92,6 @@ def tiny_config(
     return cfg
 
 
-def train_tiny(cfg: Config) -> tuple[Runner, UpdateRecorder]:
-    """Trains; returns the runner and what the recorder noted."""
-    runner = Runner.from_cfg(adapt_config(cfg))
-    runner.train()
-    (recorder,) = [h for h in runner.hooks if isinstance(h, UpdateRecorder)]
-    return runner, recorder
-
-
-def log_of(work_dir: Path) -> str:
-    """The text log of the folder's latest run."""
-    return max(work_dir.glob('*/*.log')).read_text()
-
-
 def update_config(
     work_dir: Path, total: int, images: int, **settings: Any
 ) -> Config:
@@ -81,3 +101,9 @@ def update_config(
         train_dataloader__batch_sampler=dict(type='UpdateBatchSampler'),
     )
     return tiny_config(work_dir, total, images, **ours | settings)
+
+
+def train_tiny(cfg: Config) -> tuple[Runner, UpdateRecorder]:
+    """Train; return the runner and what the recorder noted."""
+    runner = train(cfg)
+    return runner, hook_of(runner, UpdateRecorder)

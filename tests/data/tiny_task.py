@@ -5,8 +5,6 @@ Random augmentation is drawn from all three global generators, in the data
 loader's workers.
 """
 
-from __future__ import annotations
-
 import random
 
 import numpy as np
@@ -44,16 +42,11 @@ class TinyImages(Dataset):
 
 @MODELS.register_module()
 class TinyRegressor(BaseModel):
-    """Convolution, norm layer, linear head; and a head for one rank.
-
-    ``extra_head_on`` is the one rank that uses a second head, ``fail_on`` the
-    rank that raises in its first training step.
-    """
+    """Convolution, norm layer, linear head; it fails on rank ``fail_on``."""
 
     def __init__(
         self,
         norm_cfg: dict | None = None,
-        extra_head_on: int | None = None,
         fail_on: int | None = None,
         data_preprocessor: dict | None = None,
     ) -> None:
@@ -62,9 +55,6 @@ class TinyRegressor(BaseModel):
         norm_cfg = norm_cfg or dict(type=nn.BatchNorm2d)
         self.norm = MODELS.build(dict(norm_cfg, num_features=4))
         self.head = nn.Linear(4, 1)
-        self.extra_head_on = extra_head_on
-        if extra_head_on is not None:
-            self.extra_head = nn.Linear(4, 1)
         self.fail_on = fail_on
 
     def forward(
@@ -75,14 +65,11 @@ class TinyRegressor(BaseModel):
     ) -> dict | list:
         if mode == 'loss' and self.fail_on == get_rank():
             raise RuntimeError('failing as the test asked for')
-        features = self.norm(self.conv(inputs)).relu().mean((2, 3))
-        guess = self.head(features)
+        x = self.norm(self.conv(inputs)).relu().mean((2, 3))
+        guess = self.head(x)
         if mode != 'loss':
             return [dict(error=e) for e in (guess - targets).abs().flatten()]
-        losses = dict(loss=mse_loss(guess, targets))
-        if self.extra_head_on == get_rank():
-            losses['loss_extra'] = mse_loss(self.extra_head(features), targets)
-        return losses
+        return dict(loss=mse_loss(guess, targets))
 
 
 @METRICS.register_module()

@@ -1,8 +1,6 @@
 # Copyright (c) mmdet_megdet contributors. All rights reserved.
 """Trains with a fault ordered, and watches all processes come to their end."""
 
-from __future__ import annotations
-
 import contextlib
 import signal
 import subprocess
@@ -14,71 +12,36 @@ from typing import NamedTuple
 import psutil
 import torch
 
-from tests.tools.command import (
-    PATIENCE,
-    ROOT,
-    TOOLS,
-    descendants,
-    environment,
-    free_port,
-    start,
-)
+from tests.tools import command
+from tests.tools.command import PATIENCE, ROOT, TOOLS
 
 CONFIG = ROOT / 'tests' / 'data' / 'faults_config.py'
 
 
 class Outcome(NamedTuple):
-    """Of what was started, the ranks or torchrun: how it ended, and said."""
+    """How what was started ended, the ranks or torchrun, and what it said."""
 
     statuses: list[int]
     logs: list[str]
 
 
-class Run:
-    """A training of two ranks, started one by one, as srun does.
+class Job:
+    """Processes that train in one folder, which is made here."""
 
-    Args:
-        work_dir (Path): Its folder, made here.
-        *options (str): Of ``tools/train.py``, ahead of the settings.
-        config (Path): Defaults to ``faults_config.py``.
-        torchrun (bool): Whether ``tools/dist_train.sh`` starts the ranks.
-        **settings: Overrides of the config, with ``__`` for the dots.
-    """
-
-    def __init__(
-        self,
-        work_dir: Path,
-        *options: str,
-        config: Path = CONFIG,
-        torchrun: bool = False,
-        **settings: object,
-    ) -> None:
+    def __init__(self, work_dir: Path) -> None:
         self.work_dir = work_dir
         self.processes: list[subprocess.Popen] = []
         work_dir.mkdir(exist_ok=True)
-        words = ['--work-dir', str(work_dir), *options]
-        if settings:
-            words += ['--cfg-options']
-        words += [f'{k.replace("__", ".")}={v}' for k, v in settings.items()]
-        if torchrun:
-            self.start('torchrun', 'dist_train.sh', config, 2, *words)
-            return
-        words += ['--launcher', 'pytorch']
-        meeting = dict(MASTER_ADDR='127.0.0.1', MASTER_PORT=free_port())
-        for rank in '01':
-            place = dict(RANK=rank, LOCAL_RANK=rank, WORLD_SIZE='2')
-            command = ('train.py', config, *words)
-            self.start(f'rank_{rank}', *command, **meeting, **place)
 
     def start(
         self, name: str, tool: str, *options: object, **variables: str
     ) -> subprocess.Popen:
-        """Start one of ``tools/``, which prints to ``<name>.out``."""
+        """Start one of ``tools/``, or a path; it prints to ``<name>.out``."""
         with (self.work_dir / f'{name}.out').open('w') as output:
-            process = start(
+            process = command.start(
                 TOOLS / tool,
                 *options,
-                env=environment(**variables),
+                env=command.environment(**variables),
                 stdout=output,
                 stderr=subprocess.STDOUT,
                 start_new_session=True,
@@ -86,8 +49,8 @@ class Run:
         self.processes.append(process)
         return process
 
-    def wait_for(self, text: str, name: str) -> None:
-        """Until a file of the work folder holds a text."""
+    def wait_for(self, name: str, text: str = '') -> None:
+        """Until a file of the work folder is there, and holds a text."""
         path, end = self.work_dir / name, time.monotonic() + PATIENCE
         while not (path.exists() and text in path.read_text()):
             assert time.monotonic() < end, self.logs()
@@ -99,14 +62,13 @@ class Run:
         for process in self.processes:
             # The number of one that has ended may be somebody else's.
             if process.poll() is None:
-                found.append(psutil.Process(process.pid))
                 with contextlib.suppress(psutil.NoSuchProcess):
-                    found += descendants(process.pid)
+                    found.append(psutil.Process(process.pid))
+                    found += command.descendants(process.pid)
         return found
 
     def logs(self) -> list[str]:
-        paths = sorted(self.work_dir.glob('*.out'))
-        return [path.read_text() for path in paths]
+        return [p.read_text() for p in sorted(self.work_dir.glob('*.out'))]
 
     def finish(self) -> Outcome:
         """Wait until all processes have ended, workers included."""
@@ -125,11 +87,52 @@ class Run:
             send(known, signal.SIGKILL)
 
 
-def resume(work_dir: Path) -> str:
-    """Resume to the end of training; return what the ranks printed."""
-    outcome = Run(work_dir, '--resume').finish()
-    assert outcome.statuses == [0, 0], outcome.logs
-    return '\n'.join(outcome.logs)
+class Run(Job):
+    """A training of two ranks, started one by one, as srun does.
+
+    Args:
+        work_dir (Path): Its folder.
+        *options (str): Of ``tools/train.py``, ahead of the settings.
+        config (Path): Defaults to ``faults_config.py``.
+        torchrun (bool): Whether ``tools/dist_train.sh`` starts the ranks.
+        **settings: Overrides of the config, with ``__`` for the dots.
+    """
+
+    def __init__(
+        self,
+        work_dir: Path,
+        *options: str,
+        config: Path = CONFIG,
+        torchrun: bool = False,
+        **settings: object,
+    ) -> None:
+        super().__init__(work_dir)
+        words = ['--work-dir', work_dir, *options]
+        if settings:
+            words += ['--cfg-options']
+        words += [f'{k.replace("__", ".")}={v}' for k, v in settings.items()]
+        if torchrun:
+            self.start('torchrun', 'dist_train.sh', config, 2, *words)
+            return
+        words = ['train.py', config, *words, '--launcher', 'pytorch']
+        port = command.free_port()
+        for rank in '01':
+            place = dict(RANK=rank, LOCAL_RANK=rank, WORLD_SIZE='2')
+            place |= dict(MASTER_ADDR='127.0.0.1', MASTER_PORT=port)
+            self.start(f'rank_{rank}', *words, **place)
+
+
+def fault(place: str, **options: object) -> dict[str, object]:
+    """Settings of the run's ``FaultHook``."""
+    options |= dict(place=place)
+    return {f'default_hooks__fault__{k}': v for k, v in options.items()}
+
+
+def train(work_dir: Path, *options: str) -> str:
+    """Train to the end; return what the ranks printed."""
+    statuses, logs = Run(work_dir, *options).finish()
+    assert statuses == [0, 0], logs
+    return '\n'.join(logs)
 
 
 def assert_same_end(work_dir: Path, undisturbed: Path) -> None:
@@ -141,7 +144,7 @@ def assert_same_end(work_dir: Path, undisturbed: Path) -> None:
 
 
 def diary(work_dir: Path, rank: int) -> list[str]:
-    """What a rank trained on, a line an iteration."""
+    """What a rank trained on, a line a micro-step."""
     return (work_dir / f'diary_{rank}.txt').read_text().splitlines()
 
 

@@ -9,8 +9,6 @@ U being the roundoff. Triton's interpreter truncates to bfloat16 where a GPU
 rounds: twice as much.
 """
 
-from __future__ import annotations
-
 import copy
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -19,14 +17,8 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
-from mmdet_megdet.sync_bn import (
-    MegDetSyncBN,
-    Observation,
-    bn_group,
-    kernels,
-    resolve_bn_groups,
-    revert_to_batch_norm,
-)
+from mmdet_megdet import sync_bn
+from mmdet_megdet.sync_bn import MegDetSyncBN, kernels
 from mmdet_megdet.sync_bn.kernels import blocks
 
 U = 2.0**-24
@@ -96,7 +88,7 @@ def parity(rank: int, world_size: int, case: Case) -> dict[str, float]:
     layer, shares = case.new_layer(), case.shares
     ranks = case.ranks_per_group or world_size
     if case.ranks_per_group:
-        resolve_bn_groups(layer, 1, bn_size=ranks)
+        sync_bn.resolve_bn_groups(layer, 1, bn_size=ranks)
     first = rank // ranks * ranks
     own = slice(sum(shares[first:rank]), sum(shares[first : rank + 1]))
     of_group = slice(sum(shares[:first]), sum(shares[: first + ranks]))
@@ -108,10 +100,10 @@ def parity(rank: int, world_size: int, case: Case) -> dict[str, float]:
 
     # PyTorch's own, in float64, with the same state.
     dims = max(1, len(case.spatial))
-    plain = revert_to_batch_norm(copy.deepcopy(layer), dims).double()
+    plain = sync_bn.revert_to_batch_norm(copy.deepcopy(layer), dims).double()
     positions = x_all.numel() // case.channels
     autocast = case.dtype == torch.bfloat16
-    seen: list[Observation] = []
+    seen: list[sync_bn.Observation] = []
     for step in range(STEPS):
         # From the second on the layer is observed.
         layer.observer = seen.append if step else None
@@ -136,30 +128,11 @@ def parity(rank: int, world_size: int, case: Case) -> dict[str, float]:
         return {}
     return {
         name: ((got.double() - true).abs() / bound).max().item()
-        for name, got, true, bound in (
-            *_observed(call, x_all.detach(), own),
-            *_compared(layer, plain, x, y, x_all, y_all, dy_all, own, ranks),
+        for name, got, true, bound in _compared(
+            layer, plain, x, y, x_all, y_all, dy_all, own, ranks
         )
         if got.numel()
     }
-
-
-def _observed(call, x_all, own):
-    """Name, value, true value and bound of the moments that are told."""
-    sums, local_var = sum_bound(x_all), call.second / max(1, call.count)
-    for which, x, mean, var in (
-        ('local', x_all[own], call.mean, local_var),
-        ('group', x_all, call.group_mean, call.group_var),
-    ):
-        if not len(x):
-            continue
-        values = x.transpose(0, 1).flatten(1)
-        true, true_var = values.mean(1), values.var(1, unbiased=False)
-        left = 8 * 2.0**-53 * true.square()
-        bound = sums * true_var.sqrt() + left.sqrt() * 2.0**-25 + U * U
-        yield f'{which} mean', mean, true, bound
-        bound = sums * true_var + left + U * U
-        yield f'{which} var', var, true_var, bound
 
 
 def _compared(layer, plain, x, y, x_all, y_all, dy_all, own, ranks):
@@ -192,7 +165,7 @@ def _compared(layer, plain, x, y, x_all, y_all, dy_all, own, ranks):
     if layer.affine:
         for name, summand in (('weight', dy_all * x_hat), ('bias', dy_all)):
             grad = getattr(layer, name).grad.clone()
-            group = bn_group(layer.ranks_per_group, x.device)
+            group = sync_bn.bn_group(layer.ranks_per_group, x.device)
             if group is not None:
                 dist.all_reduce(grad, group=group)
             # Each rank rounds its share to float32; the scale carries r / 2.

@@ -1,8 +1,6 @@
 # Copyright (c) mmdet_megdet contributors. All rights reserved.
 """BN groups on several ranks: process groups, refusals, pooling."""
 
-from __future__ import annotations
-
 import copy
 from datetime import timedelta
 from unittest import mock
@@ -13,16 +11,10 @@ import torch.distributed as dist
 from torch import nn
 from torch.testing import assert_close
 
+from mmdet_megdet import sync_bn
 from mmdet_megdet.errors import ConfigError
-from mmdet_megdet.sync_bn import (
-    MegDetSyncBN,
-    bn_group,
-    group_timeout,
-    pool_running_stats,
-    resolve_bn_groups,
-)
-from tests.distributed.ranks import run_ranks
-from tests.distributed.threads import run_threads
+from mmdet_megdet.sync_bn import MegDetSyncBN, bn_group
+from tests.distributed.ranks import run_ranks, run_threads
 
 CPU = torch.device('cpu')
 
@@ -32,15 +24,14 @@ def group_facts(rank, world_size):
         MegDetSyncBN(3, bn_size=size) for size in (8, 4, None, 4, 2)
     )
     before = dist.distributed_c10d._world.group_count
-    counts = resolve_bn_groups(model, images_per_gpu=2)
+    counts = sync_bn.resolve_bn_groups(model, images_per_gpu=2)
     made = dist.distributed_c10d._world.group_count - before
-    with mock.patch.object(dist, 'all_reduce') as all_reduce:
-        groups, again = (
+    with mock.patch.object(dist, 'all_reduce', None):
+        groups, copied = (
             [bn_group(layer.ranks_per_group, CPU) for layer in layers]
             for layers in (model, copy.deepcopy(model))
         )
-    assert groups == again
-    assert not all_reduce.called
+    assert groups == copied
     assert counts == {4: 2, 2: 2, 1: 1}
     assert made == 3  # two groups of two ranks and one of four
     pair = [0, 1] if rank < 2 else [2, 3]
@@ -48,20 +39,16 @@ def group_facts(rank, world_size):
     assert members == [[0, 1, 2, 3], pair, [0, 1, 2, 3], pair, None]
     for group in groups[:4]:
         assert group is not dist.group.WORLD
-        assert group_timeout(group, CPU) == timedelta(seconds=90)
+        assert sync_bn.group_timeout(group, CPU) == timedelta(seconds=90)
     # A job that is initialised again gets a group of its own.
     dist.barrier()
     store = dist.distributed_c10d._get_default_store()
     dist.destroy_process_group()
     assert bn_group(None, CPU) is None
-    dist.init_process_group(
-        'gloo',
-        store=dist.PrefixStore('again', store),
-        rank=rank,
-        world_size=world_size,
-        timeout=timedelta(seconds=45),
-    )
-    assert group_timeout(bn_group(None, CPU), CPU) == timedelta(seconds=45)
+    again, timeout = dist.PrefixStore('again', store), timedelta(seconds=45)
+    where = dict(store=again, rank=rank, world_size=world_size)
+    dist.init_process_group('gloo', timeout=timeout, **where)
+    assert sync_bn.group_timeout(bn_group(None, CPU), CPU) == timeout
 
 
 def test_process_groups_are_made_once_per_size():
@@ -94,7 +81,7 @@ def pool(rank, world_size):
         buffer.fill_(1 / 3).mul_(10.0 ** (torch.arange(1000) % 13 - 6))
     before = copy.deepcopy([norm.state_dict(), equal.state_dict()])
     untracked = MegDetSyncBN(3, track_running_stats=False)
-    pool_running_stats(norm, nn.Sequential(untracked, equal))
+    sync_bn.pool_running_stats(norm, nn.Sequential(untracked, equal))
     assert_close(equal.state_dict(), before[1], rtol=0, atol=0)
     return before[0], norm.state_dict()
 

@@ -5,13 +5,10 @@ Rank 2 of four is the culprit wherever there is one: of four ranks one that
 differs from the others can be told, of two it could not.
 """
 
-from __future__ import annotations
-
-import json
 import re
 import time
-import types
 from unittest import mock
+from unittest.mock import Mock
 
 import pytest
 import torch
@@ -20,30 +17,15 @@ from mmengine.hooks import EMAHook, Hook
 from mmengine.registry import DATA_SAMPLERS, HOOKS
 from torch import nn
 
+from mmdet_megdet import monitor
 from mmdet_megdet.errors import ConfigError
 from mmdet_megdet.hooks import BNStatsError, BNStatsMonitorHook
-from mmdet_megdet.monitor import (
-    CHECKS,
-    Probe,
-    decode,
-    encode,
-    gather,
-    layer_rows,
-)
 from mmdet_megdet.sync_bn import MegDetSyncBN, function
-from tests.data.bn_stack import (
-    LAYERS,
-    WIDTH,
-    lines,
-    stack_config,
-    train_stack,
-)
-from tests.data.tiny_run import log_of
-from tests.data.tiny_task import AmpOnCPU  # noqa: F401
+from tests.data.bn_stack import LAYERS, WIDTH, lines, train_stack
+from tests.data.tiny_run import curves_of, hook_of, log_of
 from tests.distributed.ranks import run_ranks
 
-CULPRIT = 2
-RANKS = 4
+CULPRIT, RANKS = 2, 4
 ALL = list(range(RANKS))
 
 
@@ -62,12 +44,13 @@ class SomeSyncBatchNorm(nn.BatchNorm2d):
 
 def reduces(layer, reduce):
     """Let a layer's forward run with another all-reduce."""
+    forward = layer._forward_synced
 
-    def forward(self, input):
+    def patched(input):
         with mock.patch.object(function, 'all_reduce', reduce):
-            return MegDetSyncBN._forward_synced(self, input)
+            return forward(input)
 
-    layer._forward_synced = types.MethodType(forward, layer)
+    layer._forward_synced = patched
 
 
 def wrong_statistics(model, rank):
@@ -103,11 +86,8 @@ def groups_of_two(model, rank):
 
 
 def nan_and_same_images(model, rank):
-    def forward(conv, args, output):
-        return output.index_fill(1, torch.tensor(2), torch.nan)
-
     if rank == CULPRIT:
-        model.convs['third'].register_forward_hook(forward)
+        model.convs['third'].bias.data[2] = torch.nan
 
 
 def other_order(model, rank):
@@ -128,14 +108,14 @@ def called_again(model, rank):
 def warnings(model, rank):
     """A slow rank, a constant channel, an explosion, and the settings."""
     if rank == CULPRIT:
-        model.convs['second'].register_forward_hook(lambda *_: time.sleep(0.3))
+        model.convs['second'].register_forward_hook(lambda *_: time.sleep(1))
     model.norms['second'].running_var.fill_(1e9)
     model.norms['fourth'].__class__ = SomeSyncBatchNorm
     model.convs['fourth'].weight.data[5] = 0
 
 
 def all_constant(model, rank):
-    """Which is the same on all ranks, and no sign of the same images."""
+    """The same on all ranks, and no sign of the same images."""
     for conv in model.convs.values():
         conv.weight.data.zero_()
 
@@ -220,19 +200,19 @@ def train_with_faults(rank, world_size, folder):
     """One short run after another; what each raised."""
     raised = {}
     for fault in FOUND:
-        cfg = stack_config(
-            folder / fault.__name__,
-            train_cfg__max_epochs=1,
-            custom_hooks=[dict(type='Plant', fault=fault.__name__)],
-            default_hooks__bn_stats__on_failure='raise',
-            default_hooks__bn_stats__interval=3,
-            log_level='ERROR',
-            **SETTINGS.get(fault, {}),
-        )
+        name = fault.__name__
         try:
-            train_stack(cfg)
+            train_stack(
+                folder / name,
+                train_cfg__max_epochs=1,
+                custom_hooks=[dict(type='Plant', fault=name)],
+                default_hooks__bn_stats__on_failure='raise',
+                default_hooks__bn_stats__interval=3,
+                log_level='ERROR',
+                **SETTINGS.get(fault, {}),
+            )
         except BNStatsError as error:
-            raised[fault.__name__] = str(error)
+            raised[name] = str(error)
     return raised
 
 
@@ -261,7 +241,7 @@ def test_what_is_found(tmp_path):
             text = f'iteration 1: {expected[0][0]}: '
             assert text in raised[fault.__name__]
             assert not later
-    levels = {(check.name, check.level) for check in CHECKS}
+    levels = {(check.name, check.level) for check in monitor.CHECKS}
     assert checks == levels | {('same-data', 'warning')}
     assert states[warnings] == ['eval', 'synced', 'alone', 'synced']
     # That of rank 0.
@@ -271,16 +251,16 @@ def test_what_is_found(tmp_path):
 def train_with_everything(rank, world_size, folder):
     """Two BN groups, accumulation, AMP, recomputation, EMA, validation.
 
-    And ranks that have fewer images, or none.
+    And ranks that have fewer images, or none. What is left in the model and
+    its average is returned.
     """
-    cfg = stack_config(
+    runner = train_stack(
         folder,
         model__bn_size=6,
         model__with_cp=True,
         model__uneven=True,
         train_dataloader__batch_size=3,
         train_dataloader__dataset__length=3 * world_size * 110,
-        train_cfg__val_interval=1,
         optim_wrapper__type='AmpOnCPU',
         optim_wrapper__accumulative_counts=3,
         # Few images: a channel may well be far from what it was.
@@ -290,13 +270,9 @@ def train_with_everything(rank, world_size, folder):
         default_hooks__bn_stats__interval=1,
         randomness__diff_rank_seed=True,
     )
-    cfg.val_dataloader = dict(cfg.train_dataloader)
-    cfg.val_cfg, cfg.val_evaluator = dict(), dict(type='TinyError')
-    runner = train_stack(cfg)
-    (ema,) = [h.ema_model for h in runner.hooks if isinstance(h, EMAHook)]
     return [
         (getattr(m, 'observer', None), len(m._forward_pre_hooks))
-        for model in (runner.model, ema)
+        for model in (runner.model, hook_of(runner, EMAHook).ema_model)
         for m in model.modules()
     ]
 
@@ -306,9 +282,10 @@ def test_a_healthy_run_raises_no_alarm(tmp_path):
     left = run_ranks(train_with_everything, RANKS, tmp_path)
     assert all(seam == (None, 0) for rank in left for seam in rank)
     records = lines(tmp_path)
-    (path,) = tmp_path.glob('*/vis_data/scalars.json')
-    drawn = map(json.loads, path.read_text().splitlines())
-    logged = {line['step']: line for line in drawn if 'bn_findings' in line}
+    between, collectives = (
+        dict(curves_of(tmp_path, f'bn_{name}_share'))
+        for name in ('between', 'collective')
+    )
     assert [line['iter'] for line in records] == list(range(1, 221))
     counts = set()
     for line in records:
@@ -321,14 +298,13 @@ def test_a_healthy_run_raises_no_alarm(tmp_path):
             # Of up to two ranks x three images of 64 positions.
             assert row['count'] < 256 or 0 < row['between_share'] < 1
             counts.add(row['count'])
-        means = logged[line['iter']]
         shares = [row['between_share'] for row in line['layers']]
         if None not in shares:
-            assert means['bn_between_share'] == pytest.approx(sum(shares) / 4)
+            assert between[line['iter']] == pytest.approx(sum(shares) / 4)
         spent = line['seconds']['collectives'], line['seconds']['iteration']
         shares = [part / whole for part, whole in zip(*spent, strict=True)]
         assert min(shares) > 0
-        assert means['bn_collective_share'] == pytest.approx(max(shares))
+        assert collectives[line['iter']] == pytest.approx(max(shares))
     assert counts >= {0, 128, 256}
     said = '4 BatchNorm layers, 4 synced over 2 ranks; verdict: sound.'
     assert f'iteration 1: {said}' in log_of(tmp_path)
@@ -345,63 +321,54 @@ def batch(rank):
 def measure(rank, world_size):
     """What the numbers say of a synchronised and a plain layer.
 
-    And what a model is told whose layers differ from rank to rank.
+    And what is said of a model whose layers differ from rank to rank.
     """
-    model = nn.Sequential(
-        MegDetSyncBN(5, bn_size=2), nn.BatchNorm2d(5), nn.BatchNorm2d(5)
-    ).double()
-    model[0].ranks_per_group = 2
-    model[0].running_mean += 0.25
-    model[0].running_var += 0.5
-    probe = Probe(model)
+    synced, plain = MegDetSyncBN(5, bn_size=2), nn.BatchNorm2d(5)
+    model = nn.Sequential(synced, plain, nn.BatchNorm2d(5)).double()
+    synced.ranks_per_group = 2
+    synced.running_mean += 0.25
+    synced.running_var += 0.5
+    probe, x = monitor.Probe(model), batch(rank)
     probe.attach()
-    x = batch(rank)
-    model[0](x)
+    synced(x)
     # As often as a rank likes: each keeps it to itself.
     for _ in range(1 + rank if len(x) else 0):
-        model[1](x)
+        plain(x)
     probe.detach()
-    vectors = gather(encode(probe))
+    vectors = monitor.gather(monitor.encode(probe))
     other = nn.Sequential(MegDetSyncBN(3), nn.BatchNorm2d(3 + rank))
     with pytest.raises(ConfigError) as error:
-        BNStatsMonitorHook().before_train(
-            types.SimpleNamespace(hooks=[], model=other)
-        )
-    rows = layer_rows(decode(vectors, probe, images_per_gpu=1))
+        BNStatsMonitorHook().before_train(Mock(hooks=[], model=other))
+    rows = monitor.layer_rows(monitor.decode(vectors, probe, images_per_gpu=1))
     return rows, str(error.value)
 
 
-def between(ranks):
-    """Straight from the definition, in float64, for some ranks' batches."""
+def defined(ranks):
+    """Between-rank share and drift of the ranks' batches, by definition."""
     batches = [batch(r).movedim(1, 0).flatten(1) for r in ranks]
     whole = torch.cat(batches, 1)
-    means = [x.mean(1) if x.numel() else 0 for x in batches]
     between = sum(
-        x.shape[1] / whole.shape[1] * (mean - whole.mean(1)).square()
-        for x, mean in zip(batches, means, strict=True)
+        x.shape[1] / whole.shape[1] * (x.mean(1) - whole.mean(1)).square()
+        for x in batches
+        if x.numel()
     )
-    return (between / whole.var(1, correction=0)).mean().item()
+    drift = (whole.mean(1) - 0.25) / (1.5 + 1e-5) ** 0.5
+    share = (between / whole.var(1, correction=0)).mean().item()
+    return share, drift.square().mean().sqrt().item()
 
 
 def test_the_numbers_are_what_they_are_called():
     by_rank = run_ranks(measure, RANKS)
     assert by_rank == [by_rank[0]] * RANKS
     (synced, plain, uncalled), refusal = by_rank[0]
-    assert synced.between_share == pytest.approx(
-        max(between([0, 1]), between([2, 3]))
-    )
-    assert plain.between_share == pytest.approx(between(range(4)))
+    # The largest of the BN groups'.
+    share, drift = map(max, zip(defined([0, 1]), defined([2, 3]), strict=True))
+    assert synced.between_share == pytest.approx(share)
+    assert synced.mean_drift == pytest.approx(drift)
+    assert plain.between_share == pytest.approx(defined(range(4))[0])
     assert uncalled.between_share is None
-    drifts = []
-    for ranks in ([0, 1], [2, 3]):
-        x = torch.cat([batch(r) for r in ranks]).movedim(1, 0).flatten(1)
-        shift = (x.mean(1) - 0.25) / (1.5 + 1e-5) ** 0.5
-        drifts.append(shift.square().mean().sqrt().item())
-    assert synced.mean_drift == pytest.approx(max(drifts))
     assert synced.running_var_max > 1.5
     assert (synced.count, plain.count) == (72, 72)
-    rows = (synced, plain, uncalled)
-    assert [r.state for r in rows] == ['synced', 'alone', 'uncalled']
-    assert [r.ranks_per_group for r in rows] == [2, 1, 1]
-    said = '1 is BatchNorm2d of 3 channels, number 2 on rank 0 and '
-    assert said in refusal
+    rows = [(r.state, r.ranks_per_group) for r in (synced, plain, uncalled)]
+    assert rows == [('synced', 2), ('alone', 1), ('uncalled', 1)]
+    assert '1 is BatchNorm2d of 3 channels, number 2 on rank 0 and ' in refusal

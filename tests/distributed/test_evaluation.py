@@ -28,24 +28,19 @@ def predictions():
     )
     label = {c['id']: i for i, c in enumerate(truth['categories'])}
     for image in truth['images']:
-        found = [
-            (box, mask['segmentation'])
-            for box, mask in zip(boxes, masks, strict=True)
-            if box['image_id'] == mask['image_id'] == image['id']
-        ]
-        corners = torch.tensor([box['bbox'] for box, _ in found]).view(-1, 4)
+        number, shape = image['id'], (image['height'], image['width'])
+        found = [box for box in boxes if box['image_id'] == number]
+        corners = torch.tensor([box['bbox'] for box in found]).view(-1, 4)
         corners[:, 2:] += corners[:, :2]
         instances = dict(
             bboxes=corners,
-            scores=torch.tensor([box['score'] for box, _ in found]),
-            labels=torch.tensor([label[b['category_id']] for b, _ in found]),
-            masks=[mask for _, mask in found],
+            scores=torch.tensor([box['score'] for box in found]),
+            labels=torch.tensor([label[box['category_id']] for box in found]),
+            masks=[
+                m['segmentation'] for m in masks if m['image_id'] == number
+            ],
         )
-        yield dict(
-            img_id=image['id'],
-            ori_shape=(image['height'], image['width']),
-            pred_instances=instances,
-        )
+        yield dict(img_id=number, ori_shape=shape, pred_instances=instances)
 
 
 def evaluate(rank, world_size):

@@ -1,10 +1,9 @@
 # Copyright (c) mmdet_megdet contributors. All rights reserved.
 """The layer on many ranks against one float64 BatchNorm on one process."""
 
-from __future__ import annotations
-
 from collections import Counter
 from datetime import timedelta
+from functools import partial
 from itertools import product
 from unittest import mock
 
@@ -13,6 +12,7 @@ import torch
 import torch.distributed as dist
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
+from torch import nn
 from torch._subclasses.fake_tensor import (
     DataDependentOutputException,
     FakeTensorMode,
@@ -22,10 +22,9 @@ from torch.utils.checkpoint import checkpoint
 from mmdet_megdet.sync_bn import MegDetSyncBN, function, kernels
 from mmdet_megdet.sync_bn.kernels import blocks, plain
 from tests.distributed.parity import Case, channels_last, parity_of_cases
-from tests.distributed.ranks import run_ranks
-from tests.distributed.threads import run_threads
+from tests.distributed.ranks import run_ranks, run_threads
 
-CHANNELS = 3
+CHANNELS = Case.channels
 SHARES = {
     2: [(5, 0), (1, 7), (4, 4)],
     3: [(2, 0, 3)],
@@ -39,14 +38,8 @@ LAYOUTS = {
     'channels_last': channels_last,
     'transposed': lambda x: x.transpose(-1, -2).contiguous().transpose(-1, -2),
     'strided': lambda x: x.repeat_interleave(2, 1)[:, ::2],
-    'odd address': lambda x: (
-        x.new_empty(1 + x.numel())[1:].view_as(x).copy_(x)
-    ),
+    'odd': lambda x: x.new_empty(1 + x.numel())[1:].view_as(x).copy_(x),
 }
-
-
-def new_layer(**kwargs):
-    return Case((), layer=kwargs).new_layer()
 
 
 def assert_parity(world_size, *cases, run=run_threads):
@@ -58,16 +51,13 @@ def assert_parity(world_size, *cases, run=run_threads):
 @pytest.mark.parametrize('world_size', SHARES)
 def test_parity(world_size):
     """Uneven and empty shares, all dimensions, BN groups, far from zero."""
-    cases = product(
-        SHARES[world_size],
-        SPATIAL[:4],
-        [0.0, 1000.0],
-        [{}, dict(momentum=None, eps=1e-3)],
-        [None, 2] if world_size == 4 else [None],
-    )
     cases = [
         Case(shares, spatial, mean, layer=layer, ranks_per_group=ranks)
-        for shares, spatial, mean, layer, ranks in cases
+        for shares in SHARES[world_size]
+        for spatial in SPATIAL[:4]
+        for mean in (0.0, 1000.0)
+        for layer in ({}, dict(momentum=None, eps=1e-3))
+        for ranks in ([None, 2] if world_size == 4 else [None])
     ]
     assert_parity(world_size, *cases, run=run_ranks)
 
@@ -177,12 +167,11 @@ def order_in_backward(rank, world_size):
     ):
         setattr(place, name, spied(getattr(place, name), event))
     y.sum().backward()
-    return events
+    assert events == ['sent', 'begun', 'there', 'finished']
 
 
 def test_the_gradient_is_begun_while_the_sums_are_on_their_way():
-    for events in run_ranks(order_in_backward, 2):
-        assert events == ['sent', 'begun', 'there', 'finished']
+    run_ranks(order_in_backward, 2)
 
 
 def fails(rank, world_size):
@@ -198,7 +187,7 @@ def test_the_error_of_a_collective_is_raised_by_the_wait():
 
 
 def step(rank, world_size, images):
-    layer = new_layer()
+    layer = Case(()).new_layer()
     x = torch.full((images[rank], CHANNELS, 1, 1), 1e4 / 3, requires_grad=True)
     y = layer(x)
     y.sum().backward()
@@ -206,7 +195,7 @@ def step(rank, world_size, images):
 
 
 def test_no_image_on_any_rank_changes_nothing():
-    before = new_layer().state_dict()
+    before = Case(()).new_layer().state_dict()
     for layer, _, dx in run_threads(step, 2, (0, 0)):
         torch.testing.assert_close(layer.state_dict(), before, rtol=0, atol=0)
         assert dx.shape == (0, CHANNELS, 1, 1)
@@ -226,15 +215,13 @@ def test_a_single_value_normalises_to_the_bias():
 def recomputed(rank, world_size, use_reentrant):
     x = torch.randn(rank + 1, CHANNELS, 4, 4)
     results, seen = [], []
+    again = partial(checkpoint, use_reentrant=use_reentrant)
     for run, observer in (
-        (lambda layer, x: layer(x), None),
-        (lambda layer, x: layer(x), seen.append),
-        (
-            lambda layer, x: checkpoint(layer, x, use_reentrant=use_reentrant),
-            seen.append,
-        ),
+        (nn.Module.__call__, None),
+        (nn.Module.__call__, seen.append),
+        (again, seen.append),
     ):
-        layer, leaf = new_layer(), x.clone().requires_grad_()
+        layer, leaf = Case(()).new_layer(), x.clone().requires_grad_()
         layer.observer = observer
         run(layer, leaf).square().sum().backward()
         buffers = layer.state_dict().values()

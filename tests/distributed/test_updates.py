@@ -5,8 +5,6 @@ In float64, with a loss that is a plain mean over images of one size; updates
 of eight images, BN units of four, three updates an epoch.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import signal
@@ -24,13 +22,12 @@ from mmdet.models import DetDataPreprocessor
 from mmengine.config import Config
 from mmengine.hooks import EMAHook, Hook
 from mmengine.hub import get_config
-from mmengine.registry import MODELS
-from mmengine.runner import Runner
+from mmengine.registry import HOOKS, MODELS
 from torch.multiprocessing import ProcessExitedException
 
-from mmdet_megdet.runtime import adapt_config
-from tests.data import image_task
+from tests.data import image_task, tiny_run
 from tests.data.image_run import images_config
+from tests.data.tiny_run import hook_of
 from tests.distributed.ranks import run_ranks
 
 pytestmark = pytest.mark.slow
@@ -41,11 +38,9 @@ REFERENCE = (1, 4)
 SETTINGS = dict(
     model__bn_size=4,
     train_cfg=dict(_delete_=True, type='UpdateTrainLoop', max_updates=UPDATES),
-    optim_wrapper=dict(
-        _delete_=True,
-        optimizer=dict(type='SGD', lr=0.2, momentum=0.9, weight_decay=0.001),
-        clip_grad=dict(max_norm=3),
-    ),
+    optim_wrapper__optimizer__lr=0.2,
+    optim_wrapper__optimizer__weight_decay=0.001,
+    optim_wrapper__clip_grad=dict(max_norm=3),
     # Stock, as the averaged weights are.
     param_scheduler=[
         dict(type='LinearLR', start_factor=0.1, by_epoch=False, end=5),
@@ -62,7 +57,6 @@ SETTINGS = dict(
         dict(type='mmdet.PackDetInputs'),
     ],
     default_hooks__logger=None,
-    default_hooks__recorder=None,
     default_hooks__total_batch__total_batch_size=8,
     default_hooks__checkpoint__by_epoch=False,
     default_hooks__checkpoint__interval=10,
@@ -86,10 +80,7 @@ RETINA = dict(
         norm_cfg=dict(type='MegDetSyncBN', bn_size=4),
     ),
     model__neck__in_channels=[8, 16, 32, 64],
-    model__neck__out_channels=8,
     model__bbox_head__num_classes=2,
-    model__bbox_head__in_channels=8,
-    model__bbox_head__feat_channels=8,
     model__bbox_head__stacked_convs=1,
 )
 
@@ -116,21 +107,21 @@ def data(tmp_path_factory):
     return folder
 
 
-class Recorder(Hook):
+@HOOKS.register_module()
+class UpdateWriter(Hook):
     """Writes down each update, for the case that the process is killed."""
 
     priority = 'VERY_LOW'
 
-    def __init__(self, path: Path, kill_at: int | None) -> None:
-        self.path, self.kill_at = path, kill_at
+    def __init__(self, kill_at: int | None) -> None:
+        self.kill_at = kill_at
 
     def after_train_iter(self, runner, batch_idx, data_batch, outputs):
-        (ema,) = [hook for hook in runner.hooks if isinstance(hook, EMAHook)]
-        parameters = ema.ema_model.module.parameters()
+        parameters = hook_of(runner, EMAHook).ema_model.module.parameters()
         mean = torch.cat([p.detach().flatten() for p in parameters]).mean()
         (rate,) = runner.optim_wrapper.get_lr()['lr']
         numbers = runner.iter, outputs['loss'].item(), rate, mean.item()
-        with self.path.open('a') as file:
+        with Path(runner.work_dir, f'{runner.rank}.txt').open('a') as file:
             print(*numbers, file=file)
         if runner.iter + 1 == self.kill_at:
             os.kill(os.getpid(), signal.SIGKILL)
@@ -140,13 +131,10 @@ def train(rank, world_size, data, work_dir, images, kill_at, settings):
     torch.set_default_dtype(torch.float64)
     # Formatting it would take longer than the training.
     Config.pretty_text = ''
-    os.environ['LOCAL_RANK'] = str(rank)
-    cfg = images_config(data, work_dir, **SETTINGS | settings)
-    cfg.launcher = 'pytorch' if world_size > 1 else 'none'
-    cfg.train_dataloader.batch_size = images
-    runner = Runner.from_cfg(adapt_config(cfg))
-    runner.register_hook(Recorder(work_dir / f'{rank}.txt', kill_at))
-    runner.train()
+    settings = SETTINGS | settings | dict(train_dataloader__batch_size=images)
+    cfg = images_config(data, work_dir, **settings)
+    cfg.default_hooks.recorder = dict(type='UpdateWriter', kill_at=kill_at)
+    tiny_run.train(cfg)
 
 
 class Run:
@@ -157,12 +145,11 @@ class Run:
         work_dir.mkdir(exist_ok=True)
         for path in work_dir.glob('*.txt'):
             path.unlink()
-        world_size, images = split
+        world_size, *images = split
         killed = pytest.raises(ProcessExitedException, match='SIGKILL')
         with killed if kill_at else nullcontext():
-            run_ranks(
-                train, world_size, data, work_dir, images, kill_at, settings
-            )
+            given = (*images, kill_at, settings)
+            run_ranks(train, world_size, data, work_dir, *given)
         ranks = [np.loadtxt(work_dir / f'{r}.txt') for r in range(world_size)]
         table = torch.tensor(np.stack(ranks))
         # Averaged weights and rates are the same on all ranks.

@@ -12,7 +12,7 @@ from mmengine.registry import HOOKS
 
 from mmdet_megdet.errors import ConfigError
 from mmdet_megdet.hooks import BNStatsMonitorHook
-from tests.data.bn_stack import lines, stack_config, train_stack
+from tests.data.bn_stack import lines, train_stack
 from tests.data.tiny_run import log_of
 
 
@@ -59,7 +59,7 @@ def train(folder, **settings):
         model__plain=['fourth'],
         custom_hooks=[dict(type='Meddle')],
     )
-    return train_stack(stack_config(folder, **own | settings))
+    return train_stack(folder, **own | settings)
 
 
 @pytest.fixture(scope='module')
@@ -160,7 +160,7 @@ def test_a_finding_that_stays_is_logged_once(watched):
 def test_refusals(tmp_path):
     second = [dict(type='BNStatsMonitorHook')]
     with pytest.raises(ConfigError, match=r'default_hooks\.bn_stats'):
-        train_stack(stack_config(tmp_path, custom_hooks=second))
+        train_stack(tmp_path, custom_hooks=second)
     for option, value in dict(
         interval=0,
         on_failure='stop',

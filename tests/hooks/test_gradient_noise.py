@@ -20,9 +20,8 @@ from mmdet_megdet.errors import ConfigError
 from mmdet_megdet.hooks import GradientNoiseHook
 from mmdet_megdet.noise import Measurement, read_records
 from mmdet_megdet.updates import SkipUpdate, UpdateTrainLoop
-from tests.data.noise_task import curves_of, definition, train_on_points
-from tests.data.tiny_run import log_of
-from tests.data.tiny_task import AmpOnCPU  # noqa: F401
+from tests.data.noise_task import definition, train_on_points
+from tests.data.tiny_run import curves_of, log_of
 
 STOCK = dict(
     train_cfg=dict(_delete_=True, type='EpochBasedTrainLoop', max_epochs=1),

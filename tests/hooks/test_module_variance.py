@@ -13,8 +13,8 @@ from mmengine.registry import OPTIMIZERS
 from mmdet_megdet.errors import ConfigError
 from mmdet_megdet.hooks import ModuleVarianceHook
 from mmdet_megdet.noise import read_records
-from tests.data.noise_task import SIZES, curves_of, train_on_points
-from tests.data.tiny_task import AmpOnCPU  # noqa: F401
+from tests.data.noise_task import SIZES, train_on_points
+from tests.data.tiny_run import curves_of
 
 BEGIN, MOMENTUM, LARGEST = 3, 0.6, 1.5
 HOOK = dict(

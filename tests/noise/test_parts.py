@@ -6,7 +6,7 @@ from torch import nn
 
 from mmdet_megdet.noise import coupled_ranks, parts_of
 from mmdet_megdet.sync_bn import MegDetSyncBN
-from tests.distributed.threads import run_threads
+from tests.distributed.ranks import run_threads
 
 
 def test_parts_of_a_detector():

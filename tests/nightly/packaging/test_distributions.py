@@ -1,12 +1,9 @@
 # Copyright (c) mmdet_megdet contributors. All rights reserved.
 """What the sdist and the wheel hold, and that the wheel suffices to train."""
 
-from __future__ import annotations
-
 import email
 import re
 import shutil
-import subprocess
 import sys
 import sysconfig
 import tarfile
@@ -18,7 +15,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from tests.tools.command import PATIENCE, ROOT, environment
+from tests.tools.command import ROOT, run
 
 # Unlike any that was ever released: it cannot come from another installation.
 VERSION = '9.8.7'
@@ -26,8 +23,6 @@ VERSION = '9.8.7'
 TINY = """
 _base_ = 'mmdet_megdet::megdet/shapes_r18_fpn.py'
 train_dataloader = dict(num_workers=0, persistent_workers=False)
-val_dataloader = dict(num_workers=0, persistent_workers=False)
-test_dataloader = val_dataloader
 train_cfg = dict(max_epochs=1, val_begin=2)
 default_hooks = dict(logger=dict(interval=1), checkpoint=dict(interval=1))
 """
@@ -43,17 +38,7 @@ FROM_FILES = ('--no-deps', '--no-index', '--no-build-isolation')
 
 def check(*command, cwd=None, **variables):
     """Run a command without the repository; return what it printed."""
-    env = environment(**variables)
-    del env['PYTHONPATH']  # nothing from the repository
-    done = subprocess.run(
-        [str(word) for word in command],
-        cwd=cwd,
-        env=env,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-        timeout=PATIENCE,
-    )
+    done = run(*command, cwd=cwd, PYTHONPATH='', **variables)
     assert done.returncode == 0, done.stdout
     return done.stdout
 
@@ -72,9 +57,7 @@ def built(tmp_path_factory):
     version = source / 'mmdet_megdet' / 'version.py'
     version.write_text(f'__version__ = {VERSION!r}\n')
     dist = folder / 'dist'
-    script = (
-        f'from setuptools import build_meta as b; b.build_sdist({str(dist)!r})'
-    )
+    script = 'from setuptools import build_meta as b; b.build_sdist("../dist")'
     check(sys.executable, '-c', script, cwd=source)
     (sdist,) = dist.iterdir()
     pip_wheel = (sys.executable, '-m', 'pip', 'wheel', *FROM_FILES, '-w', dist)
@@ -126,12 +109,11 @@ def test_sdist_holds_the_project(built):
         members = {m.name for m in tar.getmembers() if m.isfile()}
     assert built.sdist.name == f'mmdet_megdet-{VERSION}.tar.gz'
     held = {name.partition('/')[2] for name in members}
-    for part in ('mmdet_megdet', 'configs', 'docs', 'requirements', 'tests'):
-        assert files(built.source, part) <= held
-    assert files(built.source, 'tools') <= held
-    alone = {'LICENSE', 'Makefile', 'README.md', 'README.zh-CN.md'}
-    alone |= {'setup.py', 'pyproject.toml', 'MANIFEST.in', 'CHANGELOG.md'}
-    assert alone | {'CONTRIBUTING.md', 'model-index.yml'} <= held
+    expected = files(built.source, 'mmdet_megdet')
+    for folder in ('configs', 'docs', 'requirements', 'tests', 'tools'):
+        expected |= files(built.source, folder)
+    expected |= {p.name for p in built.source.iterdir() if p.is_file()}
+    assert expected - held == set()
     assert not [name for name in held if '.mim' in name or '.pyc' in name]
 
 
@@ -153,9 +135,7 @@ def test_wheel_holds_the_package_and_what_mim_looks_for(built):
     assert script.external_attr >> 16 & 0o111  # a user may run it
 
     assert (metadata['Name'], metadata['Version']) == ('mmdet-megdet', VERSION)
-    assert metadata['License-Expression'] == 'Apache-2.0'
     assert metadata['Requires-Python'] == '<3.13,>=3.10'
-    assert metadata.get_payload().startswith('# ')  # the README
     # With the forks of the OpenMMLab libraries there must be no stock ones.
     asked = [r for r in metadata.get_all('Requires-Dist') if 'extra' not in r]
     assert asked == ['msgspec', 'numpy', 'rich']
@@ -170,10 +150,9 @@ def test_installed_wheel_trains_one_iteration(installed):
     # Of MMEngine, where it does not find the registries of a scope.
     assert 'Failed to ' not in log
     path = installed.run / 'work_dirs' / 'tiny' / 'epoch_1.pth'
-    saved = torch.load(path, weights_only=False)
-    assert saved['meta']['iter'] == 1
-    assert saved['state_dict']['backbone.bn1.num_batches_tracked'] == 1
-    assert all(v.isfinite().all() for v in saved['state_dict'].values())
+    state = torch.load(path, weights_only=False)['state_dict']
+    assert state['backbone.bn1.num_batches_tracked'] == 1
+    assert all(value.isfinite().all() for value in state.values())
     # It is the wheel that ran.
     printed = check(installed.python, '-c', PRINT_CONFIG, 'tiny.py', **there)
     version, file = printed.splitlines()[-1].split()
@@ -197,14 +176,12 @@ def test_editable_installation_shows_a_config_as_it_is_now(built, tmp_path):
 def test_mim(installed, tmp_path):
     """In the wheel's environment, with mim in a folder of its own."""
     packages = tmp_path / 'mim'
-    pip = [sys.executable, '-m', 'pip', '--retries', '1', '--timeout', '15']
-    options = ['install', '-q', '--no-deps', '--no-compile', '-t', packages]
-    requirements = ROOT / 'requirements' / 'mim.txt'
-    done = subprocess.run(
-        [*pip, *options, '-r', requirements], capture_output=True, text=True
-    )
+    pip = (sys.executable, '-m', 'pip', '--retries', '1', '--timeout', '15')
+    options = ('install', '-q', '--no-deps', '--no-compile', '-t', packages)
+    wanted = ('-r', ROOT / 'requirements' / 'mim.txt')
+    done = run(*pip, *options, *wanted, cold=True)
     if done.returncode:
-        pytest.skip(f'pip could not install mim.txt: {done.stderr.strip()}')
+        pytest.skip(f'pip could not install mim.txt: {done.stdout.strip()}')
     add_packages(installed.python, 'mim', packages)
 
     def mim(*arguments):

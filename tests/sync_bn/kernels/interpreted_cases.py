@@ -14,8 +14,7 @@ import torch
 from mmdet_megdet.sync_bn import kernels
 from mmdet_megdet.sync_bn.kernels import check, fused, plain, triton_kernels
 from tests.distributed.parity import Case, channels_last, parity_of_cases
-from tests.distributed.ranks import run_ranks
-from tests.distributed.threads import run_threads
+from tests.distributed.ranks import run_ranks, run_threads
 
 CPU = torch.device('cpu')
 SMALL = [check.Case((2, 3, 37), momentum=None), check.Case((2, 5, 3, 4))]

@@ -1,7 +1,5 @@
 # Copyright (c) mmdet_megdet contributors. All rights reserved.
-"""Communication hooks by name: our defaults, and what is refused."""
-
-from __future__ import annotations
+"""The model wrapper on two ranks: buffers, and communication hooks."""
 
 import pytest
 import torch
@@ -46,20 +44,19 @@ def reduced(comm_hook, gradients):
 def hooks(rank, world_size):
     torch.manual_seed(0)
     gradient = torch.randn(SHAPE)
-    for dtype in (torch.float16, torch.bfloat16):
-        name = 'fp16_compress' if dtype == torch.float16 else 'bf16_compress'
-        normal = 2 + gradient.abs()
+    normal = 2 + gradient.abs()
+    for name, dtype in (
+        ('fp16_compress', torch.float16),
+        ('bf16_compress', torch.bfloat16),
+    ):
         (found,) = reduced(name, [normal])
         # Halves of what was rounded once, and their sum, are exact.
         assert torch.equal(found, normal.to(dtype).float())
     # PyTorch's own defaults make gradients of zeros NaN, or zero for ever.
     zeros = [torch.zeros(SHAPE)] * 3
     for directions in (1, 3):
-        options = dict(
-            type='powerSGD',
-            matrix_approximation_rank=directions,
-            start_powerSGD_iter=2,
-        )
+        options = dict(type='powerSGD', start_powerSGD_iter=2)
+        options['matrix_approximation_rank'] = directions
         *nothing, found = reduced(options, [*zeros, gradient])
         assert all((gradient == 0).all() for gradient in nothing)
         # A projection of the gradient on as many directions.
@@ -72,3 +69,23 @@ def hooks(rank, world_size):
 
 def test_hooks_by_name_and_refusals():
     run_ranks(hooks, 2)
+
+
+def buffers(rank, world_size):
+    for options, expected in (
+        ({}, rank + 1),
+        (dict(broadcast_buffers=True), 1),
+    ):
+        module = nn.Linear(2, 1)
+        module.register_buffer('seen', torch.zeros(()))
+        # The Runner gives the device.
+        model = MegDetDistributedDataParallel(module, [rank], **options)
+        module.seen.fill_(rank + 1)
+        model(torch.tensor([1.0, 10.0]) * (rank + 1)).backward()
+        assert module.seen == expected
+        # Rank r's gradient is (1, 10) * (r + 1): the mean of 1 and 2 is 1.5.
+        assert module.weight.grad.tolist() == [[1.5, 15.0]]
+
+
+def test_each_rank_keeps_its_buffers():
+    run_ranks(buffers, 2)
