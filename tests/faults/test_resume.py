@@ -101,8 +101,7 @@ def test_several_optimizers():
             a=OptimWrapper(torch.optim.Adam([torch.ones(1)], lr=lr)),
             b=OptimWrapper(torch.optim.Adam([torch.ones(1)], lr=lr)),
         )
-        steps = MultiStepLR(wrappers['b'], milestones=milestones)
-        return wrappers, steps
+        return wrappers, MultiStepLR(wrappers['b'], milestones=milestones)
 
     then, steps = made(0.1, [2, 3])
     checkpoint = dict(
@@ -112,28 +111,21 @@ def test_several_optimizers():
     )
     now, steps = made(0.2, [2])
     runner = Mock(optim_wrapper=now, param_schedulers=dict(b=[steps]), cfg={})
-    assert [str(change) for change in state_changes(checkpoint, runner)] == [
+    assert list(map(str, state_changes(checkpoint, runner))) == [
         'param_scheduler.b.0.milestones: [2, 3] -> [2]',
         'optim_wrapper.a.optimizer.lr: 0.1 -> 0.2',
         'optim_wrapper.b.optimizer.lr: 0.1 -> 0.2',
     ]
 
 
-@pytest.mark.parametrize(
-    ('settings', 'message'),
-    [
-        (dict(param_scheduler=[WARMUP, STEPS, STEPS]), r'3 .* state of 2'),
-        (dict(param_scheduler=None), r'0 .* state of 2'),
-        (
-            dict(param_scheduler=[WARMUP, dict(type='StepLR', step_size=2)]),
-            r"param_scheduler\.1\.type is 'StepLR'.*'MultiStepLR' in that of",
-        ),
-        (
-            dict(optim_wrapper__optimizer__type='RMSprop'),
-            r"optimizer\.type is 'RMSprop'.*'SGD' in that of the checkpoint",
-        ),
-    ],
-)
+@pytest.mark.parametrize(('settings', 'message'), [
+    (dict(param_scheduler=[WARMUP, STEPS, STEPS]), r'3 .* state of 2'),
+    (dict(param_scheduler=None), r'0 .* state of 2'),
+    (dict(param_scheduler=[WARMUP, dict(type='StepLR', step_size=2)]),
+     r"param_scheduler\.1\.type is 'StepLR'.*'MultiStepLR' in that of"),
+    (dict(optim_wrapper__optimizer__type='RMSprop'),
+     r"optimizer\.type is 'RMSprop'.*'SGD' in that of the checkpoint"),
+])  # fmt: skip
 def test_states_of_something_else(tmp_path, checkpoint, settings, message):
     with pytest.raises(CheckpointError, match=message) as error:
         go_on(tmp_path, checkpoint, **settings)
