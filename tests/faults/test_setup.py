@@ -153,7 +153,7 @@ def batches(kind, dataset, *args):
     (DataLoader(MIXED, batch_size=4, drop_last=True), None),
 ])  # fmt: skip
 def test_orientations_where_ranks_can_differ(loader, told):
-    """On one rank here; see test_recipe's epochs for several."""
+    """On one rank; test_images_per_gpu.py counts the batches of several."""
     refused = pytest.raises(ConfigError, match=told) if told else nullcontext()
     with refused:
         setup.check_orientations(loader)

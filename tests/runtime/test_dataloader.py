@@ -50,37 +50,36 @@ def make_runner(folder, num_workers, sampler, **options):
         randomness=dict(seed=5),
         experiment_name=f'{sampler}_{num_workers}',
     )
-    runner.train_loop  # noqa: B018  builds it
-    return runner
+    return runner, runner.train_loop  # which is built by that
 
 
+# An epoch of DefaultSampler ends in between, and the next begins.
 @pytest.mark.parametrize(
     ('sampler', 'persistent'),
-    # The latter ends in between, and begins again.
     [('InfiniteSampler', False), ('DefaultSampler', True)],
 )
 def test_what_is_set_later_reaches_them(
     sampler, persistent, monkeypatch, tmp_path
 ):
     monkeypatch.setattr('mmengine.runner.loops.time.sleep', lambda _: None)
-    plain = make_runner(tmp_path, 0, sampler)
+    plain, plain_loop = make_runner(tmp_path, 0, sampler)
     children = psutil.Process().children
     others = set(children())
-    runner = make_runner(tmp_path, 2, sampler, persistent_workers=persistent)
+    options = dict(persistent_workers=persistent)
+    runner, loop = make_runner(tmp_path, 2, sampler, **options)
     workers = set(children()) - others
     assert len(workers) == 2
 
     hold_workers(runner)
     assert not workers & set(children())
-    loop = runner.train_loop
     loader = loop.dataloader
     loader.worker_init_fn = tell
     hold_workers(runner)
     assert loop.dataloader is loader
     # Nothing is done without need.
-    iterator = plain.train_loop.dataloader_iterator
+    iterator = plain_loop.dataloader_iterator
     hold_workers(plain)
-    assert plain.train_loop.dataloader_iterator is iterator
+    assert plain_loop.dataloader_iterator is iterator
     hold_workers(SimpleNamespace(_train_loop=dict(by_epoch=True)))
 
     # The images are those of a loader without workers, from the first one.
