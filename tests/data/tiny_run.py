@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import copy
 import itertools
 from pathlib import Path
 from typing import Any
@@ -37,6 +38,7 @@ def config_of(path: Path, work_dir: Path, **settings: Any) -> Config:
     # Runners of one name would share message hub and logger.
     cfg.experiment_name = f'{path.stem}_{next(_COUNT)}'
     cfg.train_dataloader.num_workers = 0
+    settings = copy.deepcopy(settings)  # MMEngine takes _delete_ out of it
     cfg.merge_from_dict({k.replace('__', '.'): v for k, v in settings.items()})
     return cfg
 

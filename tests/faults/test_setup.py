@@ -1,7 +1,6 @@
 # Copyright (c) mmdet_megdet contributors. All rights reserved.
 """Set-ups that started and did nothing, or never ended, through the Runner."""
 
-import copy
 import random
 from contextlib import nullcontext
 from functools import partial
@@ -35,7 +34,7 @@ NO_VALIDATION = dict(val_cfg=None, val_dataloader=None, val_evaluator=None)
 
 def runner_of(tmp_path, hook='SetupCheckHook', **settings):
     """With one of our hooks alone."""
-    cfg = tiny_config(tmp_path, 4, 4, **copy.deepcopy(settings))
+    cfg = tiny_config(tmp_path, 4, 4, **settings)
     cfg.default_hooks = dict(ours=dict(type=hook))
     return Runner.from_cfg(cfg)
 
