@@ -1,6 +1,7 @@
 # Copyright (c) mmdet_megdet contributors. All rights reserved.
 from __future__ import annotations
 
+import math
 from itertools import pairwise
 
 import pytest
@@ -23,23 +24,21 @@ def test_losses_are_those_that_are_summed_up():
     output = dict(
         loss_cls=[torch.tensor(1.0), torch.tensor([2.0, 4.0])],
         loss_box=torch.tensor(5, dtype=torch.float16),
-        acc=torch.tensor(float('nan')),
+        acc=torch.tensor(math.nan),
     )
     losses = named_losses(output)
     assert losses == {'loss_cls[0]': 1, 'loss_cls[1]': 3, 'loss_box': 5}
-    assert not_finite(losses, CPU).tolist() == [0]
-    assert describe_not_finite(losses) == ''
     assert named_losses(torch.ones(3)) == {}
     assert not_finite({}, CPU).tolist() == [0]
     for values, text in {
-        (1.0, float('nan')): 'loss_1 is nan',
-        (float('-inf'), 1.0): 'loss_0 is -inf',
+        (1, 2): '',
+        (1, math.nan): 'loss_1 is nan',
         # Their sum is NaN.
-        (float('inf'), float('-inf')): 'loss_0 is inf, loss_1 is -inf',
+        (math.inf, -math.inf): 'loss_0 is inf, loss_1 is -inf',
         (3e38, 3e38): 'the sum of losses is 6e+38',
     }.items():
         losses = {f'loss_{i}': torch.tensor(v) for i, v in enumerate(values)}
-        assert not_finite(losses, CPU).tolist() == [1]
+        assert not_finite(losses, CPU).tolist() == [bool(text)]
         assert describe_not_finite(losses) == text
 
 

@@ -15,7 +15,6 @@ def test_settings_are_by_name_and_without_places():
         model=dict(depth=50, stages=[1, (2, 3)], empty={}),
         train_dataloader=dict(dataset=dict(data_root='/a', ann_file='b')),
         work_dir='c',
-        load_from=None,
         # Whose address another rank does not have.
         function=check_same_run,
     )
