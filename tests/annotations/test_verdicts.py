@@ -1,8 +1,7 @@
 # Copyright (c) mmdet_megdet contributors. All rights reserved.
 """Planted faults: the doctor and training say the same of each.
 
-What mmdet and pycocotools themselves do with a fault stands beside it, and is
-tried too: they raise, or go on without a word.
+And with what they let pass mmdet trains and evaluates.
 """
 
 from __future__ import annotations
@@ -10,13 +9,10 @@ from __future__ import annotations
 import copy
 import math
 import sys
-from contextlib import nullcontext
 from typing import Any, NamedTuple, get_args
 
 import pytest
 import torch
-from mmdet.datasets import CocoDataset
-from mmdet.evaluation import CocoMetric
 from mmengine.config import Config
 from mmengine.registry import DATASETS, METRICS, init_default_scope
 
@@ -25,7 +21,6 @@ from mmdet_megdet.annotations.verdict import Level
 from mmdet_megdet.errors import DataError
 from mmdet_megdet.faults.data import check_annotation_files
 from tests.annotations.configs import (
-    CLASSES,
     HEIGHT,
     WIDTH,
     config_of,
@@ -50,47 +45,39 @@ GONE = object()
 
 
 class Plant(NamedTuple):
-    """A fault, what we say of it, and what mmdet does by itself."""
+    """A fault, and what we say of it."""
 
     level: str | None
     words: str
     edits: dict[str, Any]  # by part: fields of its entry 3, or all of it
     settings: dict[str, Any] = {}  # of the config
-    error: type[Exception] | None = None  # mmdet's or pycocotools'
 
 
 MASK = dict(with_mask=True)
 TRAIN = 'train_dataloader__dataset__'
 VAL = 'val_dataloader__dataset__'
 RLE = dict(size=[HEIGHT, WIDTH], counts=[1500, 36])
-FLAT = dict(bbox=[0.1, 0.1, 0.5, 0.5])
+FLAT, CROWD = dict(bbox=[0.1, 0.1, 0.5, 0.5]), dict(iscrowd=1)
 OTHER_IMAGES = [i | dict(file_name='x.jpg') for i in content_of()['images']]
 # fmt: off
 PLANTS = [
     # fields
     Plant('broken', '1 of annotations cannot be used: Object missing required '
-        'field `area`: id 103.', {A: dict(area=GONE)}, error=KeyError),
-    Plant('broken', 'Expected `array` of length 4, got 3 - at `$.bbox`: id '
-        '103.', {A: dict(bbox=[1, 2, 3])}, error=ValueError),
+        'field `area`: id 103.', {A: dict(area=GONE)}),
+    Plant('broken', 'got 3 - at `$.bbox`: id 103.', {A: dict(bbox=[1, 2, 3])}),
     Plant('broken', 'at `$.bbox[1]`', {A: dict(bbox=[1, math.nan, 3, 4])}),
-    Plant('broken', 'Expected `float`, got `str` - at `$.width`: id 3.',
-        {IM: dict(width='48')}, error=TypeError),
-    Plant('broken', "train.json has no list 'categories'.", {CAT: GONE},
-        error=KeyError),
+    Plant('broken', 'got `str` - at `$.width`: id 3.', {IM: dict(width='48')}),
+    Plant('broken', "train.json has no list 'categories'.", {CAT: GONE}),
     # ids
     Plant('misleading', 'train.json: 1 id(s) of images occur more than once: '
         '0.', {IM: dict(id=0)}),
-    Plant('broken', '1 id(s) of annotations occur more than once: 100.',
-        {A: dict(id=100)}, error=AssertionError),
-    Plant('misleading', '1 id(s) of categories occur more than once: 3.',
-        {CAT: [BOX, DISC | dict(id=3)]}),
+    Plant('broken', 'of annotations occur more than once', {A: dict(id=100)}),
+    Plant('misleading', 'of categories occ', {CAT: [BOX, DISC | dict(id=3)]}),
     Plant('misleading', '1 annotation(s) belong to an image or a category '
         'that the file has not: id 103 (image 99).', {A: dict(image_id=99)}),
-    Plant('misleading', 'or a category that the file has not: id 103 (image '
-        '1, 1.jpg).', {A: dict(category_id=99)}),
+    Plant('misleading', 'or a category that the', {A: dict(category_id=99)}),
     # categories
-    Plant('misleading', "label 0 is 'disc' in the file and 'box' in the "
-        'config', {CAT: [DISC, BOX]}),
+    Plant('misleading', "label 1 is 'box' in the file", {CAT: [DISC, BOX]}),
     Plant('misleading', 'val.json: the categories are not those of',
         {VAL_CAT: [DISC, BOX]}, {VAL + 'metainfo__classes': ('disc', 'box')}),
     Plant('misleading', "label 0 is 'disc' in the file and 'box' in the "
@@ -104,12 +91,11 @@ PLANTS = [
         {CAT: [BOX, DISC | dict(name='bo')]},
         {TRAIN + 'metainfo__classes': 'box'}),
     Plant('broken', 'train.json: data_prefix has no img.', {},
-        {TRAIN + 'data_prefix': dict(_delete_=True, img_path='')}, KeyError),
+        {TRAIN + 'data_prefix': dict(_delete_=True, img_path='')}),
     # boxes
     Plant('misleading', 'train.json: not one of its 16 annotations is left: '
         '16 without area', {A: [a | FLAT for a in OBJECTS]}),
-    Plant('misleading', 'not one of its 16 annotations is left:',
-        {A: [a | dict(iscrowd=1) for a in OBJECTS]}),
+    Plant('misleading', '16 crowds', {A: [a | CROWD for a in OBJECTS]}),
     Plant('misleading', '1 annotation(s) have a box that lies outside the '
         'image: id 103 (image 1, 1.jpg).', {A: dict(bbox=[WIDTH, 4, 5, 5])}),
     Plant('notable', 'have a box that reaches over the edge of the image: id '
@@ -119,34 +105,30 @@ PLANTS = [
         'pixel): id 103', {A: dict(bbox=[4, 4, 0, 5])}),
     Plant(None, '', {A: dict(ignore=1, bbox=[WIDTH, 4, 5, 5])}),
     # nothing left
-    Plant('broken', 'not one of its 0 images is left', {IM: []},
-        error=ValueError),
-    Plant('misleading', 'not one of its 0 annotations is', {A: []},
-        {TRAIN + 'filter_cfg': None}),
+    Plant('broken', 'not one of its 0 images is left', {IM: []}),
+    Plant('misleading', 'of its 0 ann', {A: []}, {TRAIN + 'filter_cfg': None}),
     Plant('broken', 'train.json: not one of its 8 images is left by '
-        'filter_cfg=', {}, {TRAIN + 'filter_cfg__min_size': 33}, ValueError),
+        'filter_cfg=', {}, {TRAIN + 'filter_cfg__min_size': 33}),
     Plant('broken', 'train.json: indices=[8] is neither a number nor a list',
-        {}, {TRAIN + 'indices': [8]}, IndexError),
-    Plant('misleading', 'val.json: not one of its 0 annotations is left',
-        {VAL_A: []}),
+        {}, {TRAIN + 'indices': [8]}),
+    Plant('misleading', 'val.json: not one of its 0 annotations', {VAL_A: []}),
     # masks
     Plant('broken', '1 annotation(s) have no segmentation that is a list of '
-        'polygons', {A: dict(segmentation=GONE)}, MASK, KeyError),
+        'polygons', {A: dict(segmentation=GONE)}, MASK),
     Plant('notable', 'have no polygon of 3 points: id 103',
         {A: dict(segmentation=[[1, 2, 3, 4]])}, MASK),
     Plant(None, '', {A: dict(segmentation=RLE)}, MASK),
     Plant('broken', 'RLE of the size [height, width] of the image: id 103',
-        {A: dict(segmentation=RLE | dict(size=[WIDTH, HEIGHT]))}, MASK,
-        ValueError),
+        {A: dict(segmentation=RLE | dict(size=[WIDTH, HEIGHT]))}, MASK),
     # evaluation
     Plant('broken', 'val.json: 1 annotation(s) have no iscrowd, which the '
         'evaluation asks for: id 203 (image 51, 51.jpg).',
-        {VAL_A: dict(iscrowd=GONE)}, error=KeyError),
+        {VAL_A: dict(iscrowd=GONE)}),
     Plant(None, '', {A: dict(iscrowd=GONE)}),
     Plant('notable', 'have the id 0, by which pycocotools says that nothing '
         'matched', {VAL_A: dict(id=0)}),
     Plant('broken', 'lacks 4 image(s): id 50', {},
-        {'val_evaluator__ann_file': 'train.json'}, AssertionError),
+        {'val_evaluator__ann_file': 'train.json'}),
     Plant('misleading', 'has others under the ids of 8 image(s): id 0 (x.jpg)',
         {VAL_A: OBJECTS, 'val.images': OTHER_IMAGES},
         {'val_evaluator__ann_file': 'train.json'}),
@@ -200,45 +182,37 @@ def test_doctor_and_training_agree(tmp_path, monkeypatch, files, plant):
         else:
             warned = [f.text for f in findings if f.level == WARN]
             assert [v.text for v in check_annotation_files(cfg)] == warned
-
-    train_and_evaluate(cfg, plant.error)
+    if not said['broken']:
+        train_and_evaluate(cfg)
 
 
 def without_gone(fields: dict) -> dict:
     return {key: value for key, value in fields.items() if value is not GONE}
 
 
-def train_and_evaluate(cfg: Config, error: type[Exception] | None) -> None:
-    """Use both data sets as mmdet does, which raises where it should."""
+def train_and_evaluate(cfg: Config) -> None:
+    """Use both data sets as mmdet does, with a guess of each label."""
     init_default_scope('mmdet')
-    with pytest.raises(error) if error else nullcontext():
-        train, val = (
-            DATASETS.build(cfg[f'{role}_dataloader'].dataset)
-            for role in ('train', 'val')
-        )
-        for dataset in (train, val):
-            load_annotations = dataset.pipeline.transforms[1]
-            for i in range(len(dataset)):
-                info = dataset.get_data_info(i)
-                load_annotations(info | dict(ori_shape=(HEIGHT, WIDTH)))
-        evaluate(METRICS.build(cfg.val_evaluator), val)
-
-
-def evaluate(metric: CocoMetric, dataset: CocoDataset) -> None:
-    """Evaluate a prediction of each label in every image."""
-    metric.dataset_meta = dataset.metainfo
-    count = len(CLASSES)
-    pred = dict(
-        bboxes=torch.tensor([[4.0, 4.0, 14.0, 12.0]]).expand(count, 4),
-        scores=torch.full((count,), 0.5),
-        labels=torch.arange(count),
-        masks=torch.ones(count, HEIGHT, WIDTH, dtype=torch.bool),
+    train, val = (
+        DATASETS.build(cfg[f'{role}_dataloader'].dataset)
+        for role in ('train', 'val')
     )
-    for i in range(len(dataset)):
-        sample = dict(pred_instances=pred, ori_shape=(HEIGHT, WIDTH))
-        sample['img_id'] = dataset.get_data_info(i)['img_id']
-        metric.process({}, [sample])
-    metric.evaluate(len(dataset))
+    metric = METRICS.build(cfg.val_evaluator)
+    metric.dataset_meta = val.metainfo
+    pred = dict(
+        bboxes=torch.tensor([[4.0, 4.0, 14.0, 12.0]] * 2),
+        scores=torch.full((2,), 0.5),
+        labels=torch.arange(2),
+        masks=torch.ones(2, HEIGHT, WIDTH, dtype=torch.bool),
+    )
+    for dataset in (train, val):
+        load_annotations = dataset.pipeline.transforms[1]
+        for i in range(len(dataset)):
+            image = dict(dataset.get_data_info(i), ori_shape=(HEIGHT, WIDTH))
+            load_annotations(image)
+            if dataset is val:
+                metric.process({}, [image | dict(pred_instances=pred)])
+    metric.evaluate(len(val))
 
 
 def test_a_fault_of_testing_alone(tmp_path, files):
