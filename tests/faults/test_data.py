@@ -95,7 +95,7 @@ def forbid_reading(monkeypatch):
     )
 
 
-def test_what_a_tool_has_judged_is_told_and_not_read_again(
+def test_what_a_tool_has_judged_is_not_read_again(
     config, content, tmp_path, monkeypatch
 ):
     """What is left out on purpose too. Then comes an image of another size."""

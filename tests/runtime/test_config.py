@@ -5,6 +5,7 @@ import pytest
 from mmengine.config import Config
 
 from mmdet_megdet.errors import ConfigError
+from mmdet_megdet.faults import SameRunHook
 from mmdet_megdet.runtime import adapt_config, find_hook, read_config
 from tests.tools.command import TINY_CONFIG
 
@@ -65,18 +66,14 @@ def test_default_hooks():
     assert given.default_hooks == hooks
 
 
-class OwnHook:
-    pass
-
-
 def test_find_hook():
     """By name or class, to be changed in its place."""
-    hooks = dict(timer=None, own=dict(type=OwnHook))
+    hooks = dict(timer=None, by_class=dict(type=SameRunHook))
     cfg = Config(dict(default_hooks=hooks, custom_hooks=[dict(type='Named')]))
-    for name in ('Named', 'OwnHook'):
-        find_hook(cfg, name)['a'] = name
-    assert cfg.default_hooks.own.a == 'OwnHook'
-    assert cfg.custom_hooks[0].a == 'Named'
+    for name in ('Named', 'SameRunHook'):
+        find_hook(cfg, name)['found'] = True
+    assert cfg.default_hooks.by_class.found
+    assert cfg.custom_hooks[0].found
     assert find_hook(cfg, 'Other') is find_hook(Config(), 'Named') is None
 
 

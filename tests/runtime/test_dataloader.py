@@ -12,68 +12,46 @@ from torch.utils.data import DataLoader
 
 from mmdet_megdet.errors import ConfigError
 from mmdet_megdet.runtime import hold_workers, image_names, images_per_gpu
+from tests.data.tiny_run import tiny_config
+from tests.data.tiny_task import TinyImages
 
-told = 'nothing'
-
-
-class Words:
-    """Pairs of an index and what the process that loads it was told."""
-
-    def __len__(self):
-        return 12
-
-    def __getitem__(self, index):
-        return index, told
-
-    def __deepcopy__(self, memo):
-        pytest.fail('a data set of COCO would be there twice')
+BY_ITERATION = dict(
+    train_cfg=dict(type='IterBasedTrainLoop', max_iters=9, _delete_=True),
+    train_dataloader__dataset=dict(length=12, augment=False),
+)
 
 
-def tell(worker_id):
-    global told
-    told = f'worker {worker_id}'
-
-
-def make_runner(folder, num_workers, sampler, **options):
-    runner = Runner(
-        torch.nn.Linear(1, 1),
-        str(folder),
-        train_dataloader=dict(
-            dataset=dict(type=Words),
-            sampler=dict(type=sampler, shuffle=True),
-            batch_size=2,
-            num_workers=num_workers,
-            **options,
-        ),
-        train_cfg=dict(type='IterBasedTrainLoop', max_iters=9),
-        optim_wrapper=dict(optimizer=dict(type='SGD', lr=1)),
-        randomness=dict(seed=5),
-        experiment_name=f'{sampler}_{num_workers}',
-    )
+def make_runner(folder, sampler, **options):
+    options = {f'train_dataloader__{k}': v for k, v in options.items()}
+    options['train_dataloader__sampler__type'] = sampler
+    cfg = tiny_config(folder, 2, 2, **BY_ITERATION, **options)
+    runner = Runner.from_cfg(cfg)
     return runner, runner.train_loop  # which is built by that
 
 
-# An epoch of DefaultSampler ends in between, and the next begins.
 @pytest.mark.parametrize(
     ('sampler', 'persistent'),
+    # An epoch of the latter ends in between, and the next begins.
     [('InfiniteSampler', False), ('DefaultSampler', True)],
 )
 def test_what_is_set_later_reaches_them(
     sampler, persistent, monkeypatch, tmp_path
 ):
     monkeypatch.setattr('mmengine.runner.loops.time.sleep', lambda _: None)
-    plain, plain_loop = make_runner(tmp_path, 0, sampler)
+    plain, plain_loop = make_runner(tmp_path, sampler)
     children = psutil.Process().children
     others = set(children())
-    options = dict(persistent_workers=persistent)
-    runner, loop = make_runner(tmp_path, 2, sampler, **options)
+    options = dict(num_workers=2, persistent_workers=persistent)
+    runner, loop = make_runner(tmp_path, sampler, **options)
     workers = set(children()) - others
     assert len(workers) == 2
 
+    # A data set of COCO's size would be there twice.
+    monkeypatch.setattr(TinyImages, '__deepcopy__', pytest.fail, raising=False)
     hold_workers(runner)
     assert not workers & set(children())
     loader = loop.dataloader
-    loader.worker_init_fn = tell
+    loader.worker_init_fn = lambda number: (tmp_path / str(number)).touch()
     hold_workers(runner)
     assert loop.dataloader is loader
     # Nothing is done without need.
@@ -84,10 +62,10 @@ def test_what_is_set_later_reaches_them(
 
     # The images are those of a loader without workers, from the first one.
     for _ in range(9):
-        wanted, _ = next(iterator)
-        got, words = next(loop.dataloader_iterator)
-        assert got == wanted
-        assert all(word.startswith('worker ') for word in words)
+        wanted, got = next(iterator), next(loop.dataloader_iterator)
+        assert torch.equal(got['targets'], wanted['targets'])
+    assert (tmp_path / '0').exists()
+    assert (tmp_path / '1').exists()
 
 
 def test_what_a_batch_and_its_loader_tell():

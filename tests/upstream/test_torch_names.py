@@ -17,7 +17,6 @@ from mmdet_megdet.upstream.torch_names import (
     group_timeout,
     is_low_rank,
     small_nccl_options,
-    synchronised_batch_norm,
 )
 
 NINE = timedelta(seconds=9)
@@ -70,10 +69,3 @@ def test_nccl_gets_a_small_communicator(monkeypatch):
     # Built for an NCCL without such settings.
     nccl.Options = SimpleNamespace
     assert small_nccl_options(2, NINE) is None
-
-
-def test_synchronised_batch_norm_is_that_of_gpus(gloo):
-    layer = torch.nn.SyncBatchNorm(2)
-    # It comes as far as the kernels, which CPUs do not have.
-    with pytest.raises(NotImplementedError, match='batch_norm_stats'):
-        synchronised_batch_norm(layer, torch.randn(2, 2, 1, 1))
