@@ -52,7 +52,6 @@ def there_and_back(tmp_path, value):
     (Path('a/b'), 'a/b'),
     (np.str_('text'), 'text'),
     (np.array([dict(a=np.str_('b')), None]), [dict(a='b'), None]),
-    (np.float64(0.1), np.float64(0.1)),
     (np.array(2, 'int16'), np.array(2, 'int16')),
     ({('a', 1): {Color.RED: b'x'}}, {('a', 1): {'red': b'x'}}),
     (torch.Size([2]), torch.Size([2])),
