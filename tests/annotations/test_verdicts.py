@@ -134,6 +134,9 @@ PLANTS = [
         {'val_evaluator__ann_file': 'train.json'}),
     Plant('misleading', 'has, and they do not show, 1 image(s): id 53', {},
         {VAL + 'indices': 3}),
+    # As COCO's test-dev, of which the objects are not known.
+    Plant(None, '', {VAL_A: GONE}, {'val_evaluator__format_only': True,
+        'val_evaluator__outfile_prefix': 'predicted'}),
 ]
 # fmt: on
 

@@ -48,12 +48,9 @@ def train(tmp_path):
     write_images(tmp_path / 'data')
 
     def run(**settings):
-        settings = {
-            'default_hooks__finite_loss__on_failure': 'skip',
-            'model__fault': 'pixel',
-            'train_cfg__max_epochs': 2,
-        } | settings
-        cfg = images_config(tmp_path / 'data', tmp_path, **settings)
+        ours = dict(model__fault='pixel', train_cfg__max_epochs=2)
+        ours['default_hooks__finite_loss__on_failure'] = 'skip'
+        cfg = images_config(tmp_path / 'data', tmp_path, **ours | settings)
         return train_on_images(cfg)
 
     return run
@@ -94,18 +91,16 @@ def test_skipped_update_leaves_no_trace(train, tmp_path, recwarn):
     assert saved['message_hub']['runtime_info']['skipped_updates'] == 2
 
 
-def test_the_limit(train):
-    with pytest.raises(NonFiniteLossError, match=r'3 updates .* the limit'):
-        train(
-            model__fault_iterations=(1, 2, 4, 6),
-            default_hooks__finite_loss__max_skips=3,
-        )
-
-
-def test_skipping_needs_the_loop(train):
-    with pytest.raises(ConfigError, match="type='UpdateTrainLoop'"):
-        train(
-            train_cfg=dict(_delete_=True, by_epoch=True, max_epochs=1),
-            train_dataloader__batch_sampler=None,
-            default_hooks__preemption=None,
-        )
+@pytest.mark.parametrize(('settings', 'error', 'told'), [
+    (dict(model__fault_iterations=(1, 2, 4, 6),
+          default_hooks__finite_loss__max_skips=3),
+     NonFiniteLossError, '3 updates .* the limit'),
+    (dict(train_cfg=dict(_delete_=True, by_epoch=True, max_epochs=1),
+          train_dataloader__batch_sampler=None,
+          default_hooks__preemption=None),
+     ConfigError, "type='UpdateTrainLoop'"),
+])  # fmt: skip
+def test_where_skipping_ends(train, settings, error, told):
+    """At the limit, and without the loop that knows updates."""
+    with pytest.raises(error, match=told):
+        train(**settings)
