@@ -118,6 +118,7 @@ EARLY = dict(
     train_cfg=dict(type='IterBasedTrainLoop', max_iters=16, _delete_=True),
     param_scheduler=None,
     default_hooks__total_batch=None,
+    default_hooks__preemption=None,  # which holds them, too
 )
 
 
