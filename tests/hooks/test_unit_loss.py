@@ -4,7 +4,7 @@ from contextlib import nullcontext
 from types import SimpleNamespace
 
 import pytest
-from mmdet.models.dense_heads import ATSSHead, RetinaHead, RPNHead
+from mmdet.models import FreeAnchorRetinaHead, RetinaHead, RPNHead
 from mmengine.registry import DefaultScope
 from torch import nn
 
@@ -26,7 +26,8 @@ NO_UNIT = 'bn_size=6 cannot be had from 1 rank(s) with 4 image(s)'
 
 @pytest.mark.parametrize(('bn_size', 'kind', 'told'), [
     (4, RPNHead, None), (4, RetinaHead, None), (4, OwnSum, NO_HEAD),
-    (4, ATSSHead, NO_HEAD), (0, RPNHead, NO_BN), (6, RPNHead, NO_UNIT),
+    (4, FreeAnchorRetinaHead, NO_HEAD), (0, RPNHead, NO_BN),
+    (6, RPNHead, NO_UNIT),
 ])  # fmt: skip
 def test_what_can_be_normalised(bn_size, kind, told):
     with DefaultScope.overwrite_default_scope('mmdet'):
