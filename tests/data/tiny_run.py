@@ -43,6 +43,17 @@ def config_of(path: Path, work_dir: Path, **settings: Any) -> Config:
     return cfg
 
 
+def by_iteration(max_iters: int) -> dict[str, Any]:
+    """Settings for MMEngine's loop that starts workers ahead of all hooks."""
+    loop = dict(type='IterBasedTrainLoop', max_iters=max_iters, _delete_=True)
+    return dict(
+        train_cfg=loop,
+        train_dataloader__batch_sampler=None,
+        train_dataloader__sampler__type='InfiniteSampler',
+        param_scheduler=None,
+    )
+
+
 def tiny_config(
     work_dir: Path, total: int, images: int, **settings: Any
 ) -> Config:

@@ -18,7 +18,7 @@ from mmdet_megdet.faults import check_annotation_files, is_cut_off
 from mmdet_megdet.faults.data import check_loading
 from tests.data.image_run import images_config, train_on_images
 from tests.data.image_task import write_images
-from tests.data.tiny_run import log_of
+from tests.data.tiny_run import by_iteration, log_of
 
 
 @pytest.mark.parametrize('end', ['jpg', 'png'])
@@ -111,14 +111,10 @@ def test_what_a_tool_has_judged_is_not_read_again(
     assert 'reaches over the edge of the image: id 104 (image 4, ' in log
 
 
-# Under MMEngine's loop by iteration workers start ahead of hooks.
-EARLY = dict(
+EARLY = by_iteration(16) | dict(
     train_dataloader__num_workers=1,
-    train_dataloader__batch_sampler=None,
-    train_cfg=dict(type='IterBasedTrainLoop', max_iters=16, _delete_=True),
-    param_scheduler=None,
     default_hooks__total_batch=None,
-    default_hooks__preemption=None,  # which holds them, too
+    default_hooks__preemption=None,  # which holds workers, too
 )
 
 
@@ -126,6 +122,7 @@ EARLY = dict(
 def test_off_reads_no_annotations_but_images(
     config, tmp_path, monkeypatch, settings
 ):
+    """Also in workers that start ahead of the hook."""
     cut_off(tmp_path, 3)
     forbid_reading(monkeypatch)
     with pytest.raises(DataError, match=r'image 3 \(.*cut off'):

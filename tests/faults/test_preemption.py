@@ -15,6 +15,7 @@ from torch.utils.data import DataLoader
 from mmdet_megdet.errors import ConfigError, Preempted
 from mmdet_megdet.faults.preemption import shield_workers
 from tests.data.faults_run import train
+from tests.data.tiny_run import by_iteration
 
 
 @HOOKS.register_module(force=True)
@@ -43,16 +44,11 @@ def test_sigterm_under_an_iteration_based_loop(tmp_path):
         with pytest.raises(Preempted) as stop:
             train(
                 tmp_path,
-                train_dataloader__batch_sampler=None,
-                train_dataloader__sampler__type='InfiniteSampler',
                 train_dataloader__num_workers=2,
-                train_cfg=dict(
-                    type='IterBasedTrainLoop', max_iters=30, _delete_=True
-                ),
-                param_scheduler=None,
                 default_hooks__checkpoint__by_epoch=False,
                 default_hooks__total_batch__total_batch_size=4,
                 custom_hooks=[dict(type='TerminateAll')],
+                **by_iteration(30),
             )
     finally:
         signal.signal(signal.SIGTERM, handler)

@@ -14,7 +14,12 @@ from mmengine.runner import Runner
 
 from mmdet_megdet.errors import ConfigError
 from mmdet_megdet.runtime import adapt_config
-from tests.data.tiny_run import log_of, tiny_config, train_tiny
+from tests.data.tiny_run import (
+    by_iteration,
+    log_of,
+    tiny_config,
+    train_tiny,
+)
 
 
 def refusal(cfg, begun=0):
@@ -57,12 +62,8 @@ def test_with_plain_batch_norm(tmp_path):
     assert 'BN groups       no MegDetSyncBN layer' in log_of(tmp_path)
 
 
-BY_ITERATION = dict(
-    train_cfg=dict(_delete_=True, by_epoch=False, max_iters=12),
-    train_dataloader__sampler__type='InfiniteSampler',
+BY_ITERATION = by_iteration(12) | dict(
     default_hooks__checkpoint__by_epoch=False,
-    # Which counts updates: the other one counts epochs.
-    param_scheduler=[dict(type='PreciseLinearWarmup', end=10)],
     val_dataloader=None,
     val_cfg=None,
     val_evaluator=None,

@@ -12,19 +12,15 @@ from torch.utils.data import DataLoader
 
 from mmdet_megdet.errors import ConfigError
 from mmdet_megdet.runtime import hold_workers, image_names, images_per_gpu
-from tests.data.tiny_run import tiny_config
+from tests.data.tiny_run import by_iteration, tiny_config
 from tests.data.tiny_task import TinyImages
-
-BY_ITERATION = dict(
-    train_cfg=dict(type='IterBasedTrainLoop', max_iters=9, _delete_=True),
-    train_dataloader__dataset=dict(length=12, augment=False),
-)
 
 
 def make_runner(folder, sampler, **options):
+    options |= dict(dataset=dict(length=12, augment=False))
+    options['sampler__type'] = sampler
     options = {f'train_dataloader__{k}': v for k, v in options.items()}
-    options['train_dataloader__sampler__type'] = sampler
-    cfg = tiny_config(folder, 2, 2, **BY_ITERATION, **options)
+    cfg = tiny_config(folder, 2, 2, **by_iteration(9) | options)
     runner = Runner.from_cfg(cfg)
     return runner, runner.train_loop  # which is built by that
 
