@@ -19,8 +19,8 @@ from tests.data.image_task import write_images
 ])  # fmt: skip
 def test_what_would_fit(tmp_path, settings, text):
     write_images(tmp_path / 'data')
-    settings |= dict(model__fault='memory')
-    cfg = images_config(tmp_path / 'data', tmp_path / 'run', **settings)
+    folders = tmp_path / 'data', tmp_path / 'run'
+    cfg = images_config(*folders, model__fault='memory', **settings)
     with pytest.raises(torch.OutOfMemoryError, match=re.escape(text)):
         train_on_images(cfg)
 

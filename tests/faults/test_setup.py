@@ -19,12 +19,10 @@ from torch.utils.data import DataLoader
 from mmdet_megdet.errors import ConfigError
 from mmdet_megdet.faults import setup
 from mmdet_megdet.runtime import adapt_config
-from tests.data.tiny_run import tiny_config
+from tests.data.tiny_run import by_iteration, tiny_config
 
 STEP = dict(type='StepLR', step_size=2)
-BY_ITER = dict(
-    train_cfg=dict(type='IterBasedTrainLoop', max_iters=9, _delete_=True)
-)
+BY_ITER = by_iteration(9)
 ENDLESS = dict(type='InfiniteSampler', _delete_=True)
 NO_BATCH = dict(
     train_dataloader__dataset__length=3, train_dataloader__drop_last=True
@@ -67,19 +65,19 @@ def runner_of(tmp_path, hook='SetupCheckHook', **settings):
      dict(optim_wrapper__accumulative_counts=2)),
 ])  # fmt: skip
 def test_refused_before_training(tmp_path, told, schedulers, settings):
-    runner = runner_of(tmp_path, param_scheduler=schedulers, **settings)
+    settings = settings | dict(param_scheduler=schedulers)
+    runner = runner_of(tmp_path, **settings)
     with pytest.raises(ConfigError, match=told):
         runner.train()
     assert runner.iter == 0
 
 
 @pytest.mark.parametrize(
-    'hook', ['SyncBNGroupHook', 'DataCheckHook', 'PreemptionHook',
-             'TotalBatchHook'],
-)  # fmt: skip
+    'hook', ['SyncBNGroup', 'DataCheck', 'Preemption', 'TotalBatch']
+)
 def test_by_any_of_our_hooks(tmp_path, hook):
     """Also where the Runner has validated before."""
-    runner = runner_of(tmp_path, hook, train_cfg__max_epochs=0)
+    runner = runner_of(tmp_path, f'{hook}Hook', train_cfg__max_epochs=0)
     runner.val()
     with pytest.raises(ConfigError, match='max_epochs=0'):
         runner.train()
@@ -87,12 +85,7 @@ def test_by_any_of_our_hooks(tmp_path, hook):
 
 def test_converted_from_epochs_it_steps(tmp_path):
     steps = dict(STEP, convert_to_iter_based=True, step_size=1, end=9)
-    runner = runner_of(
-        tmp_path,
-        param_scheduler=[steps],
-        train_dataloader__sampler=ENDLESS,
-        **BY_ITER,
-    )
+    runner = runner_of(tmp_path, **BY_ITER | dict(param_scheduler=[steps]))
     runner.train()
     # An epoch of an endless sampler is its data set: 32 images / 4.
     (rate,) = runner.optim_wrapper.get_lr()['lr']
