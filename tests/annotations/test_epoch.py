@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-import json
+import math
 import random
 import sys
 
@@ -52,15 +52,12 @@ def random_content(draw: random.Random) -> dict:
     return content
 
 
-@pytest.mark.parametrize('seed', range(6))
-@pytest.mark.parametrize('info', [0, float('nan')])
-def test_counts_as_mmdet_does(tmp_path, seed, info):
-    """Images in their order, and the objects in each.
-
-    The typed decoder does not take NaN: all is read as pycocotools does.
-    """
+@pytest.mark.parametrize('seed', range(12))
+def test_counts_as_mmdet_does(tmp_path, seed):
+    """Images in their order, and the objects in each."""
     draw = random.Random(seed)
-    content = random_content(draw) | dict(info=info)
+    # With NaN in it a file is read as pycocotools does.
+    content = random_content(draw) | dict(info=(0, math.nan)[seed % 2])
     write(tmp_path, train=content, val=content_of())
     cfg = config_of(
         tmp_path,
@@ -89,23 +86,20 @@ def test_counts_as_mmdet_does(tmp_path, seed, info):
 def test_wrappers(tmp_path):
     write(tmp_path, train=random_content(random.Random(1)), val=content_of())
     cfg = config_of(tmp_path)
-    loader = cfg.train_dataloader
-    inner = loader.dataset
+    inner = cfg.train_dataloader.dataset
     other = dict(inner, filter_cfg=None, indices=5)
-    loader.dataset = dict(
-        type='ConcatDataset',
-        datasets=[
-            dict(type='RepeatDataset', times=3, dataset=inner),
-            dict(type='MultiImageMixDataset', dataset=other, pipeline=[]),
-        ],
-    )
-    assert training_epoch(cfg, judge(cfg)).images == len(build(cfg))
-    for unknown in (
-        dict(type='Own', dataset=inner),
-        dict(inner, type='CityscapesDataset'),
+    parts = [
+        dict(type='RepeatDataset', times=3, dataset=inner),
+        dict(type='MultiImageMixDataset', dataset=other, pipeline=[]),
+    ]
+    for dataset, known in (
+        (dict(type='ConcatDataset', datasets=parts), True),
+        (dict(type='Own', dataset=inner), False),
+        (dict(inner, type='CityscapesDataset'), False),
     ):
-        loader.dataset = unknown
-        assert training_epoch(cfg, judge(cfg)) is None
+        cfg.train_dataloader.dataset = dataset
+        epoch = training_epoch(cfg, judge(cfg))
+        assert epoch.images == len(build(cfg)) if known else epoch is None
 
 
 def test_the_recipe_on_coco(tmp_path, monkeypatch):
@@ -127,22 +121,19 @@ def test_the_recipe_on_coco(tmp_path, monkeypatch):
             for one in content['annotations']
             if one['image_id'] % 10
         ]
-        path = tmp_path / 'annotations' / f'instances_{part}2017.json'
-        path.write_text(json.dumps(content))
+        write(tmp_path / 'annotations', **{f'instances_{part}2017': content})
     monkeypatch.setenv('COCO_ROOT', f'{tmp_path}/')
     cfg = Config.fromfile(RECIPE)
     judgement = judge(cfg)
     assert levels(list(data.check_annotations(cfg, judgement))) == [PASS] * 2
     assert data.classes(judgement) == names
     images = len(build(cfg))
-    epoch = training_epoch(cfg, judgement)
-    assert epoch == (images, True)
+    assert training_epoch(cfg, judgement) == (images, True)
     assert 800 < images < 1000
     net = training.build_model(cfg)
-    (finding,) = training.check_plan(cfg, net, 8, epoch)
-    assert f'epoch: 3 updates, {images - 3 * 256} images' in finding.text
-    cfg.train_dataloader.dataset.indices = 600
-    (finding,) = training.check_plan(
-        cfg, net, 8, training_epoch(cfg, judge(cfg))
-    )
-    assert 'epoch: 2 updates, 88 images' in finding.text
+    for indices, left in ((None, images - 3 * 256), (600, 88)):
+        cfg.train_dataloader.dataset.indices = indices
+        epoch = training_epoch(cfg, judge(cfg))
+        (finding,) = training.check_plan(cfg, net, 8, epoch)
+        updates = epoch.images // 256
+        assert f'epoch: {updates} updates, {left} images' in finding.text

@@ -24,21 +24,17 @@ def path(tmp_path):
     return tmp_path / 'a.json'
 
 
-@pytest.mark.parametrize(
-    ('content', 'words'),
-    [
-        (TEXT.encode('utf-8-sig'), 'Unexpected UTF-8 BOM'),
-        (TEXT.encode('utf-16'), 'UnicodeDecodeError'),
-        (TEXT.encode('latin-1'), "can't decode byte 0xeb"),
-        (WHOLE[:-10], 'is cut off, after '),
-        (WHOLE[:99] + b'}', 'JSONDecodeError'),
-        (WHOLE + b'}', 'JSONDecodeError: Extra data'),
-        (b'', 'is empty (0 bytes)'),
-        (WHOLE.replace(b'"id"', b"'id'"), 'JSONDecode'),
-        (WHOLE.replace(b'32}', b'32,}'), 'JSONDecode'),
-        (b'[' + WHOLE + b']', 'holds a list, no object'),
-    ],
-)
+@pytest.mark.parametrize(('content', 'words'), [
+    (TEXT.encode('utf-8-sig'), 'Unexpected UTF-8 BOM'),
+    (TEXT.encode('utf-16'), 'UnicodeDecodeError'),
+    (TEXT.encode('latin-1'), "can't decode byte 0xeb"),
+    (WHOLE[:-10], 'is cut off, after '),
+    (WHOLE[:99] + b'}', 'JSONDecodeError'),
+    (WHOLE + b'}', 'JSONDecodeError: Extra data'),
+    (b'', 'is empty (0 bytes)'),
+    (WHOLE.replace(b'32}', b'32,}'), 'JSONDecode'),
+    (b'[' + WHOLE + b']', 'holds a list, no object'),
+])  # fmt: skip
 def test_what_pycocotools_refuses(path, content, words):
     path.write_bytes(content)
     with pytest.raises(Exception):  # noqa: B017, PT011  any
@@ -49,21 +45,18 @@ def test_what_pycocotools_refuses(path, content, words):
     assert words in verdict.text
 
 
-@pytest.mark.parametrize(
-    ('old', 'new'),
-    [
-        ('{"by"', '{"score": NaN, "by"'),
-        ('{"by"', '{"score": 1e999, "by"'),
-        ('"Zo', '"\\ud800'),
-        ('"iscrowd": 0', '"iscrowd": false'),
-        ('"id": 1', '"id": 1.0e0, "id": 1'),
-        ('"area": 80', '"area": 8e1'),
-        ('"images"', '"im\\u0061ges"'),
-        ('{"images"', ' \n\n{"images"'),
-        ('"image_id": 1,', '"image_id": 1.0,'),
-        ('"area": 80', '"area": null, "area": 80'),
-    ],
-)
+@pytest.mark.parametrize(('old', 'new'), [
+    ('{"by"', '{"score": NaN, "by"'),
+    ('{"by"', '{"score": 1e999, "by"'),
+    ('"Zo', '"\\ud800'),
+    ('"iscrowd": 0', '"iscrowd": false'),
+    ('"id": 1', '"id": 1.0e0, "id": 1'),
+    ('"area": 80', '"area": 8e1'),
+    ('"images"', '"im\\u0061ges"'),
+    ('{"images"', ' \n\n{"images"'),
+    ('"image_id": 1,', '"image_id": 1.0,'),
+    ('"area": 80', '"area": null, "area": 80'),
+])  # fmt: skip
 def test_what_pycocotools_accepts(path, old, new):
     assert old in TEXT
     path.write_text(TEXT.replace(old, new))

@@ -1,6 +1,7 @@
 # Copyright (c) mmdet_megdet contributors. All rights reserved.
 """Trains in this process, and the tiny config with its updates noted."""
 
+import copy
 import itertools
 import json
 import os
@@ -28,6 +29,7 @@ def config_of(path: Path, work_dir: Path, **settings: Any) -> Config:
     # Runners of one name would share message hub and logger.
     cfg.experiment_name = f'{path.stem}_{next(_COUNT)}'
     cfg.train_dataloader.num_workers = 0
+    settings = copy.deepcopy(settings)  # MMEngine takes _delete_ out of it
     cfg.merge_from_dict({k.replace('__', '.'): v for k, v in settings.items()})
     return cfg
 
@@ -72,6 +74,17 @@ class UpdateRecorder(Hook):
         runner.optim_wrapper.optimizer.register_step_post_hook(
             lambda *_: self.iterations.append(runner.iter + 1)
         )
+
+
+def by_iteration(max_iters: int) -> dict[str, Any]:
+    """Settings for MMEngine's loop that starts workers ahead of all hooks."""
+    loop = dict(type='IterBasedTrainLoop', max_iters=max_iters, _delete_=True)
+    return dict(
+        train_cfg=loop,
+        train_dataloader__batch_sampler=None,
+        train_dataloader__sampler__type='InfiniteSampler',
+        param_scheduler=None,
+    )
 
 
 def tiny_config(

@@ -18,7 +18,7 @@ from mmdet_megdet.faults import check_annotation_files, is_cut_off
 from mmdet_megdet.faults.data import check_loading
 from tests.data.image_run import images_config, train_on_images
 from tests.data.image_task import write_images
-from tests.data.tiny_run import log_of
+from tests.data.tiny_run import by_iteration, log_of
 
 
 @pytest.mark.parametrize('end', ['jpg', 'png'])
@@ -38,18 +38,24 @@ def test_cut_off(tmp_path, end):
 
 @pytest.fixture
 def content(tmp_path):
-    """What the annotation file holds; to be changed."""
+    """What the annotation file holds; to be changed.
+
+    A category of which the config does not know, and a box over the edge.
+    """
     content = write_images(tmp_path / 'data')
-    # It reaches over the edge.
+    content['categories'].append(dict(id=7, name='cone'))
     content['annotations'][4]['bbox'] = [4, -3, 10, 8]
+    cone = dict(content['annotations'][3], id=200, category_id=7)
+    content['annotations'].append(cone)
     return content
 
 
 @pytest.fixture
 def config(content, tmp_path):
-    def make(**settings):
+    def make(annotations, **settings):
         data = tmp_path / 'data'
         (data / 'annotations.json').write_text(json.dumps(content))
+        settings['default_hooks__data_check__annotations'] = annotations
         return images_config(data, tmp_path / 'run', **settings)
 
     return make
@@ -60,7 +66,7 @@ def cut_off(tmp_path, number):
 
 
 def test_errors_name_the_image_also_from_a_worker(config, tmp_path):
-    dataset = DATASETS.build(config().train_dataloader.dataset)
+    dataset = DATASETS.build(config('off').train_dataloader.dataset)
     transforms = dataset.pipeline.transforms
     check_loading(ConcatDataset([RepeatDataset(dataset, times=2)]))
     # What others look for in a pipeline is there.
@@ -83,62 +89,41 @@ def test_errors_name_the_image_also_from_a_worker(config, tmp_path):
     assert isinstance(caught.value.__cause__, FileNotFoundError)
 
 
-def add_category(content):
-    """One of which the config does not know; its image has another box."""
-    content['categories'].append(dict(id=7, name='cone'))
-    content['annotations'].append(
-        dict(content['annotations'][3], id=200, category_id=7)
-    )
-
-
 def forbid_reading(monkeypatch):
     monkeypatch.setattr(
         'mmdet_megdet.faults.data.judge', lambda *_: pytest.fail('reads')
     )
 
 
-def test_left_out_on_purpose(config, content, tmp_path):
-    """The category is told, with a box that reaches over the edge."""
-    add_category(content)
-    train_on_images(config(default_hooks__data_check__annotations='warn'))
+def test_what_a_tool_has_judged_is_not_read_again(
+    config, content, tmp_path, monkeypatch
+):
+    """What is left out on purpose too. Then comes an image of another size."""
+    content['images'][5]['width'] += 1
+    cfg = config('warn')
+    assert len(check_annotation_files(cfg)) == 2
+    forbid_reading(monkeypatch)
+    with pytest.raises(DataError, match=r'image 5 \(.*48x32, not 49x32'):
+        train_on_images(cfg)
     log = log_of(tmp_path / 'run')
     path = tmp_path / 'data' / 'annotations.json'
     assert f'WARNING - DataCheckHook: {path}: 1 annotation(s) are of' in log
     assert 'reaches over the edge of the image: id 104 (image 4, ' in log
 
 
+EARLY = by_iteration(16) | dict(
+    train_dataloader__num_workers=1,
+    default_hooks__total_batch=None,
+    default_hooks__preemption=None,  # which holds workers, too
+)
+
+
+@pytest.mark.parametrize('settings', [{}, EARLY])
 def test_off_reads_no_annotations_but_images(
-    config, content, tmp_path, monkeypatch
+    config, tmp_path, monkeypatch, settings
 ):
-    add_category(content)
-    cut_off(tmp_path, 0)
-    forbid_reading(monkeypatch)
-    with pytest.raises(DataError, match=r'image 0 \(.*cut off'):
-        train_on_images(config(default_hooks__data_check__annotations='off'))
-
-
-def test_what_a_tool_has_judged_is_not_read_again(
-    config, content, tmp_path, monkeypatch
-):
-    """And still logged; what is to come is another size than the file's."""
-    content['images'][5]['width'] += 1
-    cfg = config()
-    assert len(check_annotation_files(cfg)) == 1
-    forbid_reading(monkeypatch)
-    with pytest.raises(DataError, match=r'image 5 \(.*48x32, not 49x32'):
-        train_on_images(cfg)
-    assert 'reaches over the edge' in log_of(tmp_path / 'run')
-
-
-def test_a_worker_that_started_first_names_the_image(config, tmp_path):
-    """Under MMEngine's loop by iteration workers start ahead of hooks."""
+    """Also in workers that start ahead of the hook."""
     cut_off(tmp_path, 3)
-    cfg = config(
-        train_dataloader__num_workers=1,
-        train_dataloader__batch_sampler=None,
-        train_cfg=dict(type='IterBasedTrainLoop', max_iters=16, _delete_=True),
-        param_scheduler=None,
-        default_hooks__total_batch=None,
-    )
+    forbid_reading(monkeypatch)
     with pytest.raises(DataError, match=r'image 3 \(.*cut off'):
-        train_on_images(cfg)
+        train_on_images(config('off', **settings))

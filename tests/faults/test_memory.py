@@ -11,21 +11,16 @@ from tests.data.image_run import images_config, train_on_images
 from tests.data.image_task import write_images
 
 
-@pytest.mark.parametrize(
-    ('settings', 'text'),
-    [
-        (dict(model__bn_size=2), '--images-per-gpu 1 --bn-size none\n'),
-        (
-            dict(train_dataloader__batch_size=1),
-            'with 1 image(s) per GPU on rank 0. Less memory for the',
-        ),
-    ],
-    ids=['BN size that cannot be kept', 'one image already'],
-)
+@pytest.mark.parametrize(('settings', 'text'), [
+    (dict(model__bn_size=2), '--images-per-gpu 1 --bn-size none\n'),
+    # Of one image already nothing can be left out.
+    (dict(train_dataloader__batch_size=1),
+     'with 1 image(s) per GPU on rank 0. Less memory for the'),
+])  # fmt: skip
 def test_what_would_fit(tmp_path, settings, text):
     write_images(tmp_path / 'data')
-    settings |= dict(model__fault='memory')
-    cfg = images_config(tmp_path / 'data', tmp_path / 'run', **settings)
+    folders = tmp_path / 'data', tmp_path / 'run'
+    cfg = images_config(*folders, model__fault='memory', **settings)
     with pytest.raises(torch.OutOfMemoryError, match=re.escape(text)):
         train_on_images(cfg)
 

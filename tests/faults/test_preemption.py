@@ -15,18 +15,20 @@ from torch.utils.data import DataLoader
 from mmdet_megdet.errors import ConfigError, Preempted
 from mmdet_megdet.faults.preemption import shield_workers
 from tests.data.faults_run import train
+from tests.data.tiny_run import by_iteration
 
 
 @HOOKS.register_module(force=True)
 class TerminateAll(Hook):
     """Sends SIGTERM to the workers and their process, as Slurm does."""
 
-    # Those of earlier tests are no workers of this run.
-    others = ()
+    def before_run(self, runner):
+        # Those of earlier tests are no workers of this run.
+        self.others = set(psutil.Process().children())
 
     def before_train_iter(self, runner, batch_idx, data_batch=None):
         if runner.iter == 2:
-            workers = set(psutil.Process().children()) - set(self.others)
+            workers = set(psutil.Process().children()) - self.others
             assert len(workers) == 2
             # Their training process's own would end them.
             pids = [str(worker.pid) for worker in workers]
@@ -35,24 +37,18 @@ class TerminateAll(Hook):
             os.kill(os.getpid(), signal.SIGTERM)
 
 
-def test_sigterm_under_an_iteration_based_loop(tmp_path, monkeypatch):
+def test_sigterm_under_an_iteration_based_loop(tmp_path):
     """Which starts its workers ahead of all hooks."""
-    monkeypatch.setattr(TerminateAll, 'others', psutil.Process().children())
     handler = signal.getsignal(signal.SIGTERM)
     try:
         with pytest.raises(Preempted) as stop:
             train(
                 tmp_path,
-                train_dataloader__batch_sampler=None,
-                train_dataloader__sampler__type='InfiniteSampler',
                 train_dataloader__num_workers=2,
-                train_cfg=dict(
-                    type='IterBasedTrainLoop', max_iters=30, _delete_=True
-                ),
-                param_scheduler=None,
                 default_hooks__checkpoint__by_epoch=False,
                 default_hooks__total_batch__total_batch_size=4,
                 custom_hooks=[dict(type='TerminateAll')],
+                **by_iteration(30),
             )
     finally:
         signal.signal(signal.SIGTERM, handler)
@@ -72,22 +68,13 @@ def test_a_run_to_its_end_leaves_sigterm_as_it_was(tmp_path):
     assert not list((tmp_path / 'none').glob('*.pth'))
 
 
-@pytest.mark.parametrize(
-    ('settings', 'text'),
-    [
-        (
-            dict(default_hooks__checkpoint__type='CheckpointHook'),
-            r"checkpoint\.type='AtomicCheckpointHook'",
-        ),
-        (
-            dict(
-                train_cfg=dict(_delete_=True, by_epoch=True, max_epochs=1),
-                train_dataloader__batch_sampler=None,
-            ),
-            'EpochBasedTrainLoop cannot go on there',
-        ),
-    ],
-)
+@pytest.mark.parametrize(('settings', 'text'), [
+    (dict(default_hooks__checkpoint__type='CheckpointHook'),
+     r"checkpoint\.type='AtomicCheckpointHook'"),
+    (dict(train_cfg=dict(_delete_=True, by_epoch=True, max_epochs=1),
+          train_dataloader__batch_sampler=None),
+     'EpochBasedTrainLoop cannot go on there'),
+])  # fmt: skip
 def test_what_could_not_go_on_is_refused(tmp_path, settings, text):
     with pytest.raises(ConfigError, match=text):
         train(tmp_path, **settings)

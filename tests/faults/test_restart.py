@@ -21,35 +21,34 @@ def test_statuses():
         assert would_fail_again(statuses)
 
 
+NORM = dict(norm_cfg=dict(type='MegDetSyncBN', bn_size=32))
+
+
 def config(**settings):
-    norm = dict(type='MegDetSyncBN', bn_size=32)
-    cfg = dict(
-        model=dict(backbone=dict(norm_cfg=norm), neck=[dict(norm_cfg=norm)]),
-        train_dataloader=dict(batch_size=4),
-        default_hooks=dict(
-            total_batch=dict(type='TotalBatchHook'), checkpoint=None
-        ),
-    )
-    return Config(cfg | settings)
+    hooks = dict(total_batch=dict(type='TotalBatchHook'), checkpoint=None)
+    cfg = dict(model=dict(backbone=NORM, neck=[NORM]), default_hooks=hooks)
+    return Config(cfg | dict(train_dataloader={}) | settings)
 
 
-def test_the_batch_that_a_config_plans():
-    assert planned_batch(config()) == (256, [32])
-    hook = dict(type='SyncBNGroupHook', bn_size=None)
-    assert planned_batch(config(custom_hooks=[hook])) == (256, [None])
-    plain = dict(model=dict(norm_cfg=dict(type='BN')))
-    assert planned_batch(config(**plain)) == (256, [None])
-    wrapper = dict(model_wrapper_cfg=dict(convert_bn=['neck'], bn_size=16))
-    assert planned_batch(config(**wrapper)) == (256, [32, 16])
-    assert planned_batch(config(**plain, **wrapper)) == (256, [16])
-    with pytest.raises(ConfigError, match='TotalBatchHook'):
-        planned_batch(config(default_hooks=dict()))
+PLAIN = dict(model=dict(norm_cfg=dict(type='BN')))
+WRAPPER = dict(model_wrapper_cfg=dict(convert_bn=['neck'], bn_size=16))
+OF_ALL = dict(custom_hooks=[dict(type='SyncBNGroupHook', bn_size=None)])
+
+
+@pytest.mark.parametrize(('settings', 'bn_sizes'), [
+    ({}, [32]), (OF_ALL, [None]), (PLAIN, [None]), (WRAPPER, [32, 16]),
+    (PLAIN | WRAPPER, [16]),
+])  # fmt: skip
+def test_the_batch_that_a_config_plans(settings, bn_sizes):
+    assert planned_batch(config(**settings)) == (256, bn_sizes)
 
 
 def test_images_are_chosen():
+    """What most_images finds, and refusals."""
     cfg = config()
-    for world_size, images in ((8, 8), (16, 8), (64, 4), (256, 1)):
-        choose_images(cfg, 12, world_size)
-        assert cfg.train_dataloader.batch_size == images
+    choose_images(cfg, 12, 64)
+    assert cfg.train_dataloader.batch_size == 4
     with pytest.raises(ConfigError, match=r'256 and .* 32 over 24 GPU'):
         choose_images(cfg, 12, 24)
+    with pytest.raises(ConfigError, match='TotalBatchHook'):
+        choose_images(config(default_hooks={}), 12, 8)

@@ -3,11 +3,11 @@
 
 from __future__ import annotations
 
-from unittest.mock import Mock, call
+from unittest.mock import patch
 
 from mmengine.config import Config
 
-from mmdet_megdet.faults import check_same_run, settings
+from mmdet_megdet.faults import check_same_run, same_run, settings
 
 
 def test_settings_are_by_name_and_without_places():
@@ -15,7 +15,6 @@ def test_settings_are_by_name_and_without_places():
         model=dict(depth=50, stages=[1, (2, 3)], empty={}),
         train_dataloader=dict(dataset=dict(data_root='/a', ann_file='b')),
         work_dir='c',
-        load_from=None,
         # Whose address another rank does not have.
         function=check_same_run,
     )
@@ -29,20 +28,15 @@ def test_settings_are_by_name_and_without_places():
     }
 
 
-def test_joins_as_the_runner_would(monkeypatch):
+def test_joins_as_the_runner_would():
     """On GPUs nobody has made the process group yet."""
-    calls = Mock()
-    same_run = 'mmdet_megdet.faults.same_run'
-    for name in ('set_multi_processing', 'init_dist'):
-        monkeypatch.setattr(f'{same_run}.{name}', getattr(calls, name))
-    env_cfg = dict(
-        mp_cfg=dict(mp_start_method='fork'),
-        dist_cfg=dict(backend='nccl', timeout=5),
-    )
-    check_same_run(Config(dict(launcher='pytorch', env_cfg=env_cfg)))
-    # One process is the same as itself.
-    check_same_run(Config(dict(launcher='none')))
-    assert calls.mock_calls == [
-        call.set_multi_processing(mp_start_method='fork', distributed=True),
-        call.init_dist('pytorch', backend='nccl', timeout=5),
-    ]
+    dist_cfg = dict(backend='nccl', timeout=5)
+    cfg = dict(launcher='pytorch', env_cfg=dict(dist_cfg=dist_cfg))
+    with (
+        patch.object(same_run, 'set_multi_processing'),
+        patch.object(same_run, 'init_dist') as init_dist,
+    ):
+        check_same_run(Config(cfg))
+        # One process is the same as itself.
+        check_same_run(Config(dict(launcher='none')))
+    init_dist.assert_called_once_with('pytorch', **dist_cfg)

@@ -19,20 +19,16 @@ def test_those_that_are_gone_come_first():
     )
 
 
-def test_what_explains_the_end_of_others():
+def test_whose_end_explains_that_of_others():
+    lost = RuntimeError('[gloo/transport] Connection closed by peer')
+    for error in (lost, dist.DistBackendError('NCCL error')):
+        assert is_collective_error(error)
+    for error in (RuntimeError('size mismatch'), ValueError('Timed out')):
+        assert not is_collective_error(error)
     for beat in (Beat(gone=True), Beat(error='ValueError: bad')):
         assert explained({0: Beat(), 2: beat})
     # It, too, only lost somebody else.
-    lost = Beat(error='RuntimeError: closed', follows=True)
-    assert not explained({0: Beat(), 2: lost})
-
-
-def test_errors_of_collectives():
-    closed = RuntimeError('[gloo/transport] Connection closed by peer')
-    assert is_collective_error(closed)
-    assert is_collective_error(dist.DistBackendError('NCCL error'))
-    assert not is_collective_error(RuntimeError('size mismatch'))
-    assert not is_collective_error(ValueError('Timed out'))
+    assert not explained({0: Beat(), 2: Beat(error=str(lost), follows=True)})
 
 
 def test_a_torch_whose_store_cannot_be_cloned(monkeypatch):

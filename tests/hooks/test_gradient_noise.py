@@ -23,11 +23,6 @@ from mmdet_megdet.updates import SkipUpdate, UpdateTrainLoop
 from tests.data.noise_task import definition, train_on_points
 from tests.data.tiny_run import curves_of, log_of
 
-STOCK = dict(
-    train_cfg=dict(_delete_=True, type='EpochBasedTrainLoop', max_epochs=1),
-    train_dataloader__batch_sampler=None,
-)
-
 
 @HOOKS.register_module(force=True)
 class SkipSomeUpdates(Hook):
@@ -82,8 +77,8 @@ def test_measurements_against_their_definition(tmp_path):
     g2, s = weights @ [parts['total'] for parts in measurements]
     (hook,) = [h for h in runner.hooks if isinstance(h, GradientNoiseHook)]
     assert hook.latest['total'].value == pytest.approx(s / g2)
-    step, value = curves_of(tmp_path, 'gradient_noise/noise_scale')[-1]
-    assert (step, value) == (24, hook.latest['total'].value)
+    drawn = curves_of(tmp_path, 'gradient_noise/noise_scale')
+    assert drawn[-1] == (24, hook.latest['total'].value)
     assert (
         'around update 24, lr 0.1, in images (95 % interval; 22 measurements)'
         f': total {hook.latest["total"]}; first {hook.latest["first"]}, '
@@ -104,43 +99,36 @@ def test_between_looks_nothing_is_attached_and_nothing_changes(tmp_path):
 
 def test_resuming_goes_on_on_other_hardware(tmp_path):
     """With what was measured; on the same, see test_module_variance.py."""
-    train_on_points(tmp_path, default_hooks__checkpoint__interval=1)
+    settings = dict(default_hooks__checkpoint__interval=1)
+    train_on_points(tmp_path, **settings)
     first = saved(tmp_path, 1)
-    train_on_points(
-        tmp_path,
-        train_cfg__max_epochs=2,
-        train_dataloader__batch_size=4,
-        default_hooks__checkpoint__interval=1,
-        resume=True,
-        load_from=str(tmp_path / 'epoch_1.pth'),
-    )
-    assert saved(tmp_path, 2)[:12] == first
+    settings |= dict(train_cfg__max_epochs=2, train_dataloader__batch_size=4)
+    path = str(tmp_path / 'epoch_1.pth')
+    train_on_points(tmp_path, resume=True, load_from=path, **settings)
     records = read_records(tmp_path)
     assert [r.micro_steps for r in records] == [4] * 12 + [2] * 12
-    assert len(saved(tmp_path, 2)) == 24
+    both = saved(tmp_path, 2)
+    assert (len(both), both[:12]) == (24, first)
 
 
-@pytest.mark.parametrize(
-    ('settings', 'message'),
-    [
-        (STOCK, "Set train_cfg.type='UpdateTrainLoop'"),
-        (dict(custom_hooks=[dict(type='GradientNoiseHook')]), 'several'),
-        (dict(model__frozen=True), 'nothing in the model is trained'),
-        (dict(default_hooks__grad_noise__decay=1.0), 'decay=1.0 must'),
-        (dict(default_hooks__grad_noise__interval=0), 'interval=0 must'),
-    ],
-)
+@pytest.mark.parametrize(('settings', 'message'), [
+    (dict(train_cfg=dict(_delete_=True, by_epoch=True, max_epochs=1),
+          train_dataloader__batch_sampler=None),
+     "Set train_cfg.type='UpdateTrainLoop'"),
+    (dict(custom_hooks=[dict(type='GradientNoiseHook')]), 'several'),
+    (dict(model__frozen=True), 'nothing in the model is trained'),
+    (dict(default_hooks__grad_noise__decay=1.0), 'decay=1.0 must'),
+    (dict(default_hooks__grad_noise__interval=0), 'interval=0 must'),
+])  # fmt: skip
 def test_what_cannot_be_measured_is_refused(tmp_path, settings, message):
     with pytest.raises(ConfigError, match=message):
         train_on_points(tmp_path, **settings)
 
 
 def test_gradients_that_are_not_whole_are_refused():
+    loop, model = UpdateTrainLoop.__new__(UpdateTrainLoop), FSDP.__new__(FSDP)
     runner = SimpleNamespace(
-        train_loop=UpdateTrainLoop.__new__(UpdateTrainLoop),
-        hooks=[],
-        optim_wrapper=None,
-        model=FSDP.__new__(FSDP),
+        train_loop=loop, hooks=[], optim_wrapper=None, model=model
     )
     with pytest.raises(ConfigError, match='does not have whole gradients'):
         GradientNoiseHook().before_train(runner)

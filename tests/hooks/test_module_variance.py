@@ -92,14 +92,11 @@ def restated(folder, loader, kind, options):
     return torch.cat([*weights.values()]), factors
 
 
-@pytest.mark.parametrize(
-    ('kind', 'options', 'first', 'wrapper'),
-    [
-        ('SGD', SGD, {}, dict(type='AmpOnCPU')),
-        ('AdamW', ADAMW, {}, {}),
-        ('CountingSGD', SGD, dict(lr=0.05, weight_decay=0.001), PARAMWISE),
-    ],
-)
+@pytest.mark.parametrize(('kind', 'options', 'first', 'wrapper'), [
+    ('SGD', SGD, {}, dict(type='AmpOnCPU')),
+    ('AdamW', ADAMW, {}, {}),
+    ('CountingSGD', SGD, dict(lr=0.05, weight_decay=0.001), PARAMWISE),
+])  # fmt: skip
 def test_weights_by_agvms_rule(tmp_path, kind, options, first, wrapper):
     optimizer = dict(options, _delete_=True, type=kind)
     wrapper = dict(wrapper, optimizer=optimizer)
@@ -128,15 +125,11 @@ def test_weights_by_agvms_rule(tmp_path, kind, options, first, wrapper):
 def test_resuming_goes_on_bit_for_bit(tmp_path):
     settings = dict(default_hooks__checkpoint__interval=1)
     whole, parts = tmp_path / 'whole', tmp_path / 'parts'
-    _, undisturbed = train(whole, train_cfg__max_epochs=2, **settings)
     train(parts, **settings)
-    _, resumed = train(
-        parts,
-        train_cfg__max_epochs=2,
-        resume=True,
-        load_from=str(parts / 'epoch_1.pth'),
-        **settings,
-    )
+    settings |= dict(train_cfg__max_epochs=2)
+    _, undisturbed = train(whole, **settings)
+    path = str(parts / 'epoch_1.pth')
+    _, resumed = train(parts, resume=True, load_from=path, **settings)
     assert torch.equal(resumed.last, undisturbed.last)
     one, other = (torch.load(p / 'epoch_2.pth') for p in (whole, parts))
     assert one['module_variance'] == other['module_variance']

@@ -45,15 +45,13 @@ def test_options(tmp_path, monkeypatch):
         assert require_checkpoint(there) == there
 
 
-def test_arguments():
-    for read, wrong in (
-        (positive, ['0', '-4', '3.5', '']),
-        (positive_number, ['0', 'nan', 'inf', 'a']),
-        (bn_size, ['0', 'all']),
-    ):
-        assert read('32') == 32
-        for text in wrong:
-            with pytest.raises(argparse.ArgumentTypeError, match='positive'):
-                read(text)
-    assert bn_size('None') is None
-    assert positive_number('.5') == 0.5
+@pytest.mark.parametrize(('read', 'wrong'), [
+    (positive, ['0', '-4', '3.5', '']),
+    (positive_number, ['0', 'nan', 'inf', 'a']),
+    (bn_size, ['0', 'all']),
+])  # fmt: skip
+def test_arguments(read, wrong):
+    assert read('32') == 32
+    for text in wrong:
+        with pytest.raises(argparse.ArgumentTypeError, match='positive'):
+            read(text)

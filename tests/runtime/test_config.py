@@ -5,6 +5,7 @@ import pytest
 from mmengine.config import Config
 
 from mmdet_megdet.errors import ConfigError
+from mmdet_megdet.faults import SameRunHook
 from mmdet_megdet.runtime import adapt_config, find_hook, read_config
 from tests.tools.command import TINY_CONFIG
 
@@ -20,41 +21,33 @@ SCALED = dict(enable=True, base_batch_size=256)
 ACCUMULATED = dict(accumulative_counts=8)
 
 
-@pytest.mark.parametrize(
-    ('given', 'expected'),
-    [
-        (dict(model_wrapper_cfg=None), dict(type=OURS)),
-        (UNUSED, dict(UNUSED, type=OURS)),
-        (dict(UNUSED, model_wrapper_cfg=STOCK), dict(STOCK, type=OURS)),
-        (dict(USED, model_wrapper_cfg=THEIRS), THEIRS),
-        # What looks like the refusals below, and is sound.
-        (dict(model=NORM, sync_bn=None), dict(type=OURS)),
-        (dict(model=dict(type='BN'), sync_bn='torch'), dict(type=OURS)),
-        (dict(auto_scale_lr=SCALED), dict(type=OURS)),
-        (dict(optim_wrapper=ACCUMULATED), dict(type=OURS)),
-    ],
-)
+@pytest.mark.parametrize(('given', 'expected'), [
+    (dict(model_wrapper_cfg=None), dict(type=OURS)),
+    (UNUSED, dict(UNUSED, type=OURS)),
+    (dict(UNUSED, model_wrapper_cfg=STOCK), dict(STOCK, type=OURS)),
+    (dict(USED, model_wrapper_cfg=THEIRS), THEIRS),
+    # What looks like the refusals below, and is sound.
+    (dict(model=NORM, sync_bn=None), dict(type=OURS)),
+    (dict(model=dict(type='BN'), sync_bn='torch'), dict(type=OURS)),
+    (dict(auto_scale_lr=SCALED), dict(type=OURS)),
+    (dict(optim_wrapper=ACCUMULATED), dict(type=OURS)),
+])  # fmt: skip
 def test_wrapper(given, expected):
     cfg = Config(given)
     assert adapt_config(cfg).model_wrapper_cfg == expected
     assert cfg.to_dict() == given  # as the user wrote it
 
 
-@pytest.mark.parametrize(
-    ('given', 'message'),
-    [
-        (dict(UNUSED, model_wrapper_cfg=USED), '=True contradicts'),
-        (dict(USED, model_wrapper_cfg=UNUSED), '=False contradicts'),
-        # Would not hear of it.
-        (dict(UNUSED, model_wrapper_cfg=THEIRS), '=True contradicts'),
-        (dict(model=NORM, sync_bn='torch'), "sync_bn='torch' makes"),
-        (dict(model_wrapper_cfg=CONVERTED, sync_bn='torch'), "='torch' makes"),
-        (
-            dict(auto_scale_lr=SCALED, optim_wrapper=ACCUMULATED),
-            'ignores accumulative_counts=8',
-        ),
-    ],
-)
+@pytest.mark.parametrize(('given', 'message'), [
+    (dict(UNUSED, model_wrapper_cfg=USED), '=True contradicts'),
+    (dict(USED, model_wrapper_cfg=UNUSED), '=False contradicts'),
+    # Would not hear of it.
+    (dict(UNUSED, model_wrapper_cfg=THEIRS), '=True contradicts'),
+    (dict(model=NORM, sync_bn='torch'), "sync_bn='torch' makes"),
+    (dict(model_wrapper_cfg=CONVERTED, sync_bn='torch'), "='torch' makes"),
+    (dict(auto_scale_lr=SCALED, optim_wrapper=ACCUMULATED),
+     'ignores accumulative_counts=8'),
+])  # fmt: skip
 def test_settings_that_undo_one_another(given, message):
     with pytest.raises(ConfigError, match=message):
         adapt_config(Config(given))
@@ -73,18 +66,14 @@ def test_default_hooks():
     assert given.default_hooks == hooks
 
 
-class OwnHook:
-    pass
-
-
 def test_find_hook():
     """By name or class, to be changed in its place."""
-    hooks = dict(timer=None, own=dict(type=OwnHook))
+    hooks = dict(timer=None, by_class=dict(type=SameRunHook))
     cfg = Config(dict(default_hooks=hooks, custom_hooks=[dict(type='Named')]))
-    for name in ('Named', 'OwnHook'):
-        find_hook(cfg, name)['a'] = name
-    assert cfg.default_hooks.own.a == 'OwnHook'
-    assert cfg.custom_hooks[0].a == 'Named'
+    for name in ('Named', 'SameRunHook'):
+        find_hook(cfg, name)['found'] = True
+    assert cfg.default_hooks.by_class.found
+    assert cfg.custom_hooks[0].found
     assert find_hook(cfg, 'Other') is find_hook(Config(), 'Named') is None
 
 

@@ -12,95 +12,62 @@ from torch.utils.data import DataLoader
 
 from mmdet_megdet.errors import ConfigError
 from mmdet_megdet.runtime import hold_workers, image_names, images_per_gpu
-
-told = 'nothing'
-
-
-class Words:
-    """Pairs of an index and what the process that loads it was told."""
-
-    def __len__(self):
-        return 12
-
-    def __getitem__(self, index):
-        return index, told
-
-    def __deepcopy__(self, memo):
-        pytest.fail('a data set of COCO would be there twice')
+from tests.data.tiny_run import by_iteration, tiny_config
+from tests.data.tiny_task import TinyImages
 
 
-def tell(worker_id):
-    global told
-    told = f'worker {worker_id}'
-
-
-def make_runner(folder, num_workers, sampler, **options):
-    runner = Runner(
-        torch.nn.Linear(1, 1),
-        str(folder),
-        train_dataloader=dict(
-            dataset=dict(type=Words),
-            sampler=dict(type=sampler, shuffle=True),
-            batch_size=2,
-            num_workers=num_workers,
-            **options,
-        ),
-        train_cfg=dict(type='IterBasedTrainLoop', max_iters=9),
-        optim_wrapper=dict(optimizer=dict(type='SGD', lr=1)),
-        randomness=dict(seed=5),
-        experiment_name=f'{sampler}_{num_workers}',
-    )
-    runner.train_loop  # noqa: B018  builds it
-    return runner
+def make_runner(folder, sampler, **options):
+    options |= dict(dataset=dict(length=12, augment=False))
+    options['sampler__type'] = sampler
+    options = {f'train_dataloader__{k}': v for k, v in options.items()}
+    cfg = tiny_config(folder, 2, 2, **by_iteration(9) | options)
+    runner = Runner.from_cfg(cfg)
+    return runner, runner.train_loop  # which is built by that
 
 
 @pytest.mark.parametrize(
     ('sampler', 'persistent'),
-    # The latter ends in between, and begins again.
+    # An epoch of the latter ends in between, and the next begins.
     [('InfiniteSampler', False), ('DefaultSampler', True)],
 )
 def test_what_is_set_later_reaches_them(
     sampler, persistent, monkeypatch, tmp_path
 ):
     monkeypatch.setattr('mmengine.runner.loops.time.sleep', lambda _: None)
-    plain = make_runner(tmp_path, 0, sampler)
+    plain, plain_loop = make_runner(tmp_path, sampler)
     children = psutil.Process().children
     others = set(children())
-    runner = make_runner(tmp_path, 2, sampler, persistent_workers=persistent)
+    options = dict(num_workers=2, persistent_workers=persistent)
+    runner, loop = make_runner(tmp_path, sampler, **options)
     workers = set(children()) - others
     assert len(workers) == 2
 
+    # A data set of COCO's size would be there twice.
+    monkeypatch.setattr(TinyImages, '__deepcopy__', pytest.fail, raising=False)
     hold_workers(runner)
     assert not workers & set(children())
-    loop = runner.train_loop
     loader = loop.dataloader
-    loader.worker_init_fn = tell
+    loader.worker_init_fn = lambda number: (tmp_path / str(number)).touch()
     hold_workers(runner)
     assert loop.dataloader is loader
     # Nothing is done without need.
-    iterator = plain.train_loop.dataloader_iterator
+    iterator = plain_loop.dataloader_iterator
     hold_workers(plain)
-    assert plain.train_loop.dataloader_iterator is iterator
+    assert plain_loop.dataloader_iterator is iterator
     hold_workers(SimpleNamespace(_train_loop=dict(by_epoch=True)))
 
     # The images are those of a loader without workers, from the first one.
     for _ in range(9):
-        wanted, _ = next(iterator)
-        got, words = next(loop.dataloader_iterator)
-        assert got == wanted
-        assert all(word.startswith('worker ') for word in words)
+        wanted, got = next(iterator), next(loop.dataloader_iterator)
+        assert torch.equal(got['targets'], wanted['targets'])
+    assert (tmp_path / '0').exists()
+    assert (tmp_path / '1').exists()
 
 
 def test_what_a_batch_and_its_loader_tell():
-    samples = [
-        DetDataSample(metainfo=dict(img_id=3, img_path='a.jpg')),
-        DetDataSample(metainfo=dict(img_id='x')),
-        DetDataSample(),
-    ]
-    batch = dict(inputs=[torch.ones(2)], data_samples=samples)
-    assert image_names(batch) == ['3 (a.jpg)', 'x']
-    assert image_names((torch.ones(2), 'text')) == []
+    """With the images' paths: tests/distributed/test_data_faults.py."""
+    samples = [DetDataSample(metainfo=dict(img_id='x')), DetDataSample()]
+    assert image_names((torch.ones(2), samples, 'text')) == ['x']
     by_sampler = DataLoader([1, 2], batch_sampler=[[0], [1]])
     with pytest.raises(ConfigError, match='list has no batch_size'):
         images_per_gpu(by_sampler)
-    assert images_per_gpu(DataLoader([1, 2], 2)) == 2

@@ -59,55 +59,49 @@ def test_slurm(env, slurm):
     # The user's own, and dist_cfg.port, as in MMEngine.
     env(MASTER_ADDR='10.0.0.1', MASTER_PORT='1234')
     export_rank('slurm')
-    assert os.environ['MASTER_ADDR'] == '10.0.0.1'
-    assert os.environ['MASTER_PORT'] == '1234'
+    assert exported() == expected | dict(
+        MASTER_ADDR='10.0.0.1', MASTER_PORT='1234'
+    )
     export_rank('slurm', port=4321)
     assert os.environ['MASTER_PORT'] == '4321'
 
 
-def test_slurm_host_of_rank_0(env, slurm, monkeypatch):
+@pytest.mark.parametrize('variables', [
     # Of a job, or of the part of it that srun was given.
-    env(SLURM_NODELIST='node[1-4]', SLURM_JOB_NODELIST='node[3-4]')
+    dict(SLURM_NODELIST='node[1-4]', SLURM_JOB_NODELIST='node[3-4]'),
+    dict(SLURM_JOB_NODELIST='node[1-4]', SLURM_STEP_NODELIST='node[3-4]'),
+])  # fmt: skip
+def test_slurm_host_of_rank_0(env, slurm, variables):
+    env(**variables)
     export_rank('slurm')
     assert os.environ['MASTER_ADDR'] == 'node3'
-    monkeypatch.delenv('MASTER_ADDR')
-    env(SLURM_JOB_NODELIST='node[1-4]', SLURM_STEP_NODELIST='node[3-4]')
-    export_rank('slurm')
-    assert os.environ['MASTER_ADDR'] == 'node3'
-    for variables, reason in (
-        (dict(PATH='nowhere'), r'scontrol show hostnames node\[3-4\]: '),
-        (dict(SLURM_DISTRIBUTION='arbitrary'), 'may be on any node'),
-    ):
-        monkeypatch.delenv('MASTER_ADDR', raising=False)
-        env(**variables)
-        with pytest.raises(LaunchError, match=f'{reason}.*set MASTER_ADDR'):
-            export_rank('slurm')
 
 
-@pytest.mark.parametrize(
-    ('launcher', 'given', 'message'),
-    [
-        ('pytorch', {}, 'needs RANK, LOCAL_RANK, WORLD_SIZE .*dist_train'),
-        ('slurm', {}, 'needs SLURM_PROCID.*slurm_train.sh'),
-        ('slurm', SLURM, 'needs SLURM_NODELIST'),
-        ('lsf', {}, "unknown launcher 'lsf'"),
-    ],
-)
+NO_HOST = dict(SLURM, SLURM_NODELIST='node[3-4]', PATH='nowhere')
+
+
+@pytest.mark.parametrize(('launcher', 'given', 'message'), [
+    ('pytorch', {}, 'needs RANK, LOCAL_RANK, WORLD_SIZE .*dist_train'),
+    ('slurm', {}, 'needs SLURM_PROCID.*slurm_train.sh'),
+    ('slurm', SLURM, 'needs SLURM_NODELIST'),
+    ('slurm', NO_HOST,
+     r'scontrol show hostnames node\[3-4\]: .*set MASTER_ADDR'),
+    ('slurm', NO_HOST | dict(SLURM_DISTRIBUTION='arbitrary'),
+     'may be on any node: set MASTER_ADDR'),
+    ('lsf', {}, "unknown launcher 'lsf'"),
+])  # fmt: skip
 def test_not_started_by_the_launcher(env, launcher, given, message):
     env(**given)
     with pytest.raises(LaunchError, match=message):
         init_distributed(launcher)
 
 
-@pytest.mark.parametrize(
-    ('cuda', 'gpus', 'own', 'expected'),
-    [
-        ('13.0', 2, {}, '1'),
-        ('13.0', 2, {ORDER: '0'}, '0'),
-        ('13.0', 0, {}, None),  # CPUs
-        (None, 2, {}, None),  # ROCm
-    ],
-)
+@pytest.mark.parametrize(('cuda', 'gpus', 'own', 'expected'), [
+    ('13.0', 2, {}, '1'),
+    ('13.0', 2, {ORDER: '0'}, '0'),
+    ('13.0', 0, {}, None),  # CPUs
+    (None, 2, {}, None),  # ROCm
+])  # fmt: skip
 def test_gpus(env, monkeypatch, cuda, gpus, own, expected):
     monkeypatch.setattr(torch.cuda, 'device_count', lambda: gpus)
     monkeypatch.setattr(torch.version, 'cuda', cuda)

@@ -28,13 +28,14 @@ def own_names(tree: ast.AST) -> Iterator[str]:
     """What classes of ours have: methods, attributes, fields."""
     classes = [n for n in ast.walk(tree) if isinstance(n, ast.ClassDef)]
     for node in [part for each in classes for part in ast.walk(each)]:
-        if isinstance(node, ast.FunctionDef):
-            yield node.name
-        elif isinstance(getattr(node, 'ctx', None), ast.Store):
-            if isinstance(node, ast.Name):
-                yield node.id
-            elif isinstance(node, ast.Attribute) and is_self(node.value):
-                yield node.attr
+        match node:
+            case ast.FunctionDef(name=name):
+                yield name
+            case ast.Name(id=name, ctx=ast.Store()):
+                yield name
+            case ast.Attribute(value=value, attr=name, ctx=ast.Store()):
+                if is_self(value):
+                    yield name
 
 
 def is_self(node: ast.expr) -> bool:
