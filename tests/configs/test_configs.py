@@ -13,21 +13,23 @@ from math import cos, pi
 
 import pytest
 import torch
+import yaml
 from mmengine.config import Config
 from mmengine.runner import Runner
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from mmdet_megdet.runtime import adapt_config
 from mmdet_megdet.sync_bn import MegDetSyncBN
-from tests.conftest import ROOT
-from tests.data.small_coco import coco_like, shrink
-from tests.tools.command import TOOLS
+from tests.data.small_coco import coco_like, dicts_in, shrink
+from tests.docs.markdown import blocks, table
+from tests.tools.command import ROOT, TOOLS
 
 sys.path.append(str(TOOLS / 'analysis'))  # as for scripts there
 
 import plot_schedule
 
 CONFIGS = ROOT / 'configs' / 'megdet'
+MODELS = yaml.safe_load((CONFIGS / 'metafile.yml').read_text())['Models']
 SIDE, IMAGES = 64, 2
 
 LINEAR = {0: 0.001, 250: 0.25075, 500: 0.5005, 1000: 1}
@@ -146,21 +148,12 @@ def load(name: str) -> Config:
     return deepcopy(_load(name))
 
 
-def bn_sizes(node):
-    """Every bn_size of a model's norm layers."""
-    if isinstance(node, list | tuple):
-        return {size for item in node for size in bn_sizes(item)}
-    if not isinstance(node, dict):
-        return set()
-    own = {node.get('bn_size')} if node.get('type') == 'MegDetSyncBN' else ()
-    return {size for item in node.values() for size in bn_sizes(item)} | {*own}
-
-
 @pytest.mark.parametrize('name', TABLE)
 def test_settings(name):
     cfg, expected = load(name), TABLE[name]
     assert cfg.model.type == expected.detector
-    assert bn_sizes(cfg.model) == {expected.bn_size}
+    norms = [d for d in dicts_in(cfg.model) if d.get('type') == 'MegDetSyncBN']
+    assert {norm.get('bn_size') for norm in norms} == {expected.bn_size}
     assert cfg.train_dataloader.batch_size == expected.images
     total = cfg.default_hooks.total_batch
     assert total == dict(
@@ -185,42 +178,56 @@ def test_settings(name):
     for update, factor in expected.factors.items():
         assert rates[update] == pytest.approx(expected.lr * factor, rel=1e-12)
 
+    # What mim reads.
+    (model,) = [m for m in MODELS if m['Name'] == f'megdet_{name}']
+    told = model['Metadata']
+    assert model['Config'] == f'configs/megdet/{name}.py'
+    assert model['In Collection'] == 'MegDet'
+    assert told['Epochs'] == cfg.train_cfg.max_epochs
+    assert told['Batch Size'] == expected.total
+    detector = told['Architecture'][0].replace(' ', '').replace('-', '')
+    # Cascade Mask R-CNN is mmdet's CascadeRCNN with mask heads.
+    assert detector.replace('CascadeMask', 'Cascade') == expected.detector
+    assert ('Mask' in detector) == expected.masks
 
-def test_readme():
+
+def test_readme_and_metafile():
     assert {path.stem for path in CONFIGS.glob('*.py')} == TABLE.keys()
-    readme = (CONFIGS / 'README.md').read_text()
-    rows = [
-        [cell.strip() for cell in line.split('|')[1:-1]]
-        for line in readme.splitlines()
-        if line.startswith('| [')
-    ]
+    assert len(MODELS) == len(TABLE)
+    index = yaml.safe_load((ROOT / 'model-index.yml').read_text())
+    assert index == dict(Import=['configs/megdet/metafile.yml'])
+    rows = table('configs/megdet/README.md', 'config')
     assert [row[0] for row in rows] == [
         f'[{name}]({name}.py)' for name in TABLE
     ]
     for (name, expected), row in zip(TABLE.items(), rows, strict=True):
         _, _, batch, bn_size, schedule, *_ = row
-        assert int(batch.split()[0]) == expected.total
+        assert int(batch) == expected.total
         assert bn_size == str(expected.bn_size or 'all')
         rate, warmup = schedule.split(',', 1)
         assert float(rate.split()[0]) == expected.lr
         lengths = [int(n) for n in re.findall(r'(\d+) (?:lin|cos|at)', warmup)]
         assert sum(lengths) == load(name).param_scheduler[0].end
+    # Results are those that a documented run measured, in per cent as mmdet's.
+    readme = (ROOT / 'README.md').read_text()
+    results = [x for model in MODELS for x in model.get('Results', ())]
+    values = [v for result in results for v in result['Metrics'].values()]
+    assert values
+    assert [v for v in values if f'{v / 100:.3f}' not in readme] == []
 
-    (text,) = re.findall(r'```python\n(.*?)```', readme, re.DOTALL)
-    example = Config.fromstring(text, '.py')
-    expected = load('faster-rcnn_r50_fpn_256bs')
-    assert without_scopes(example.to_dict()) == without_scopes(
-        expected.to_dict()
-    )
 
-
-def without_scopes(node):
-    """A config without MMEngine's notes of where a base came from."""
-    if isinstance(node, list | tuple):
-        return [without_scopes(item) for item in node]
-    if not isinstance(node, dict):
-        return node
-    return {k: without_scopes(v) for k, v in node.items() if k != '_scope_'}
+def test_the_readmes_example():
+    (block,) = [
+        block
+        for block in blocks(CONFIGS / 'README.md')
+        if block.language == 'python'
+    ]
+    example = Config.fromstring(block.text, '.py').to_dict()
+    expected = load('faster-rcnn_r50_fpn_256bs').to_dict()
+    # MMEngine's notes of where a base came from.
+    for part in dicts_in([example, expected]):
+        part.pop('_scope_', None)
+    assert example == expected
 
 
 @pytest.fixture(scope='module')

@@ -69,20 +69,6 @@ def test_a_wrapper_whose_updates_cannot_be_counted_is_refused():
     assert train(wrapper, [warmup], 3) == [[0.02], [0.03], [0.04]]
 
 
-def test_several_updates_in_one_iteration():
-    # With several groups the wrapper adds one that only the log reads.
-    wrapper = make_wrapper(0.04, 0.08)
-    warmup = PreciseLinearWarmup(wrapper, 0.5, begin=1, end=5)
-    values = []
-    for _ in range(3):
-        values.append(read(wrapper))
-        for _ in range(3):
-            wrapper.step()
-        warmup.step()
-    # Updates 0 to 2, then 3 to 5: over the end.
-    assert values == [[0.04, 0.08], [0.03, 0.06], [0.04, 0.08]]
-
-
 def test_a_scheduler_built_later_starts_mmengines_count_again():
     wrapper = make_wrapper(0.04)
     warmup = PreciseLinearWarmup(wrapper, 0, end=8)
