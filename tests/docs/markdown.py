@@ -1,8 +1,6 @@
 # Copyright (c) mmdet_megdet contributors. All rights reserved.
 """Reads the documentation: blocks, commands, tables, links and anchors."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterator
 from functools import cache

@@ -1,8 +1,6 @@
 # Copyright (c) mmdet_megdet contributors. All rights reserved.
 """The Python in the documentation, and what `docs/own_config.md` says."""
 
-from __future__ import annotations
-
 import inspect
 import re
 import sys

@@ -148,7 +148,6 @@ def loader_of(kind, dataset, *args):
 
 
 def test_orientations_where_ranks_can_differ():
-    """On one rank here; see test_recipe's epochs for several."""
     several = partial(MultiDataAspectRatioBatchSampler, num_datasets=1)
     for loader, told in (
         (loader_of(AspectRatioBatchSampler, MIXED, 4, True),
@@ -160,6 +159,7 @@ def test_orientations_where_ranks_can_differ():
     for loader in (
         loader_of(AspectRatioBatchSampler, Images([11] * 16), 4, True),
         loader_of(AspectRatioBatchSampler, MIXED, 3, True),
+        loader_of(AspectRatioBatchSampler, MIXED, 1, True),
         loader_of(AspectRatioBatchSampler, MIXED, 4, False),
         DataLoader(MIXED, batch_size=4, drop_last=True),
     ):
