@@ -1,8 +1,6 @@
 # Copyright (c) mmdet_megdet contributors. All rights reserved.
 """What ``_base_ = 'mmdet_megdet::...'`` leads to, built."""
 
-from __future__ import annotations
-
 import logging
 
 import mmengine.registry

@@ -53,6 +53,10 @@ def test_the_fit_of_mlperfs_tables():
     assert critical == pytest.approx(1978, abs=1)
 
 
+def test_noise_alone_sets_no_limit():
+    assert noise_limited_lr(0.1, 50, 100, math.inf) == 0.2
+
+
 @pytest.mark.parametrize(
     ('noise', 'factor'),
     [(1e-9, 3.0), (0.0, 3.0), (math.inf, 0.5), (math.nan, 1.0)],
