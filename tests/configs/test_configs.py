@@ -239,16 +239,15 @@ def test_trains_and_predicts(name, images, tmp_path, monkeypatch):
     cfg.default_hooks.sync_bn_group.bn_size = None
     runner = Runner.from_cfg(adapt_config(cfg))
     model = runner.model
-    norms = {
-        name: layer
-        for name, layer in model.named_modules()
+    norms = [
+        (path.split('.')[0], layer)
+        for path, layer in model.named_modules()
         if isinstance(layer, _BatchNorm)
-    }
-    parts = Counter(name.split('.')[0] for name in norms)
-    assert parts == expected.norms
+    ]
+    assert Counter(part for part, _ in norms) == expected.norms
     model.train()
-    for name, layer in norms.items():
-        kind = expected.kinds.get(name.split('.')[0], (1e-5, 0.1))
+    for part, layer in norms:
+        kind = expected.kinds.get(part, (1e-5, 0.1))
         assert type(layer) is MegDetSyncBN
         assert (layer.eps, layer.momentum) == kind
         assert layer.training
@@ -258,7 +257,7 @@ def test_trains_and_predicts(name, images, tmp_path, monkeypatch):
     runner.train()
 
     # Recomputation does not count again.
-    counts = {int(layer.num_batches_tracked) for layer in norms.values()}
+    counts = {int(layer.num_batches_tracked) for _, layer in norms}
     assert counts == {1}
     scalars = runner.message_hub.log_scalars.items()
     losses = [value.current() for name, value in scalars if 'loss' in name]
