@@ -1,11 +1,10 @@
 # Copyright (c) mmdet_megdet contributors. All rights reserved.
-"""Places and settings that tests share."""
+"""Settings that tests share."""
 
 import gc
 import os
 import time
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 from hypothesis import settings
@@ -23,8 +22,6 @@ settings.load_profile('project')
 # threads are: in a forked process its end would wait for them for ever.
 os.register_at_fork(before=gc.freeze, after_in_parent=gc.unfreeze)
 
-ROOT = Path(__file__).resolve().parents[1]
-
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Begin with files that have slow tests: no worker ends long after all."""
@@ -37,12 +34,6 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
     end = os.environ.get('NIGHTLY_UNTIL')
     if end and item.get_closest_marker('nightly') and time.time() > int(end):
         pytest.skip('no time left: NIGHTLY_UNTIL has passed')
-
-
-@pytest.fixture
-def root() -> Path:
-    """The repository."""
-    return ROOT
 
 
 @pytest.fixture(scope='module', autouse=True)

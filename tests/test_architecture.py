@@ -1,8 +1,6 @@
 # Copyright (c) mmdet_megdet contributors. All rights reserved.
 """Imports inside the package run downwards only, from room to room."""
 
-from __future__ import annotations
-
 import ast
 from collections.abc import Iterator
 from importlib.util import resolve_name

@@ -50,13 +50,6 @@ def test_pixels_and_annotations_are_those_of_version_1():
     )
 
 
-def test_any_size_holds_objects_and_crowds():
-    for size in ((32, 32), (32, 300), (640, 33)):
-        for index in (0, 3):
-            _, annotations = make_image('train', index, size)
-            assert min(a['area'] for a in annotations) > 0
-
-
 def test_valid_coco(tmp_path):
     """Exact masks and boxes, of the classes' colours; PNG loses nothing.
 
@@ -64,19 +57,17 @@ def test_valid_coco(tmp_path):
     """
     paths = generate_shapes(tmp_path, train=64, val=32, size=(96, 64))
     for split, (path, folder) in paths.items():
-        assert path == tmp_path / 'annotations' / f'instances_{split}.json'
-        assert folder == tmp_path / 'images' / split
         coco = COCO(path)
         names = [coco.cats[i]['name'] for i in sorted(coco.cats)]
         assert tuple(names) == CLASSES == METAINFO['classes']
         annotations = coco.dataset['annotations']
-        numbers = list(range(1, len(annotations) + 1))
-        assert [a['id'] for a in annotations] == numbers
+        assert [a['id'] for a in annotations] == [
+            *range(1, 1 + len(coco.anns))
+        ]
         assert {a['category_id'] for a in annotations} == set(coco.cats)
         crowds = [a['image_id'] for a in annotations if a['iscrowd']]
         assert crowds == [i for i in coco.imgs if i % 8 == 3]
         for index, entry in coco.imgs.items():
-            assert entry['file_name'] == f'{index:06d}.png'
             image, wanted = make_image(split, index, (96, 64))
             read = cv2.imread(str(folder / entry['file_name']))
             np.testing.assert_array_equal(read[..., ::-1], image)
@@ -148,16 +139,18 @@ def test_refuses_the_data_of_others(tmp_path, path, text):
     assert contents(tmp_path) == {path: text.encode()}
 
 
-def test_bad_arguments(tmp_path):
-    for bad, message in (
-        (dict(train=0), 'train=0: must be from 1 to 999999'),
-        (dict(val=-3), 'val=-3'),
+@pytest.mark.parametrize(
+    ('bad', 'message'),
+    [
+        (dict(val=0), 'val=0: must be from 1 to 999999'),
         (dict(size=(31, 64)), 'width=31: must be from 32 to 4096'),
         (dict(size=(64, 4097)), 'height=4097'),
         (dict(seed=2**32), 'seed=4294967296: must be from 0'),
-    ):
-        with pytest.raises(ConfigError, match=message):
-            generate_shapes(tmp_path / 'out', **SMALL | bad)
+    ],
+)
+def test_bad_arguments(tmp_path, bad, message):
+    with pytest.raises(ConfigError, match=message):
+        generate_shapes(tmp_path / 'out', **SMALL | bad)
     assert not (tmp_path / 'out').exists()
 
 
@@ -171,16 +164,11 @@ def test_command_line(tmp_path, capsys):
     assert 'RuntimeWarning' not in done.stderr
     path = tmp_path / 'annotations' / 'instances_val.json'
     assert f'{path}  {tmp_path}/images/val/\n' in done.stdout
-    assert len(list(tmp_path.rglob('*.png'))) == 5
     info = json.loads(path.read_text())['info']
-    wanted = dict(width=48, height=48, seed=7, vary_light=True)
+    wanted = dict(images=2, width=48, height=48, seed=7, vary_light=True)
     assert info == info | wanted
-
-    for words, said in (
-        ([str(tmp_path), '--train', '0'], 'error: train=0: must be'),
-        ([str(path)], f'File exists: {str(path)!r}'),
-    ):
-        assert main(words) == 1
-        captured = capsys.readouterr().err
-        assert said in captured
-        assert captured.count('\n') == 1
+    assert main([str(tmp_path), '--train', '0']) == 1
+    assert main([str(path)]) == 1
+    refused, in_the_way = capsys.readouterr().err.splitlines()
+    assert refused.startswith('error: train=0: must be')
+    assert f'File exists: {str(path)!r}' in in_the_way

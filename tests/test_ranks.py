@@ -1,6 +1,4 @@
 # Copyright (c) mmdet_megdet contributors. All rights reserved.
-from __future__ import annotations
-
 import traceback
 
 import pytest
@@ -77,12 +75,12 @@ def test_what_ends_a_process_leaves_at_once(monkeypatch):
 
 
 def test_differences():
-    ranks = [{'a': '1', 'b': '2'}] * 10
+    ranks = [{'a': '1', 'b': '7'}] * 10
     assert differences(ranks) is None
     ranks[3] = {'a': '1', 'b': 5}
     ranks[4] = {'a': '1'}
     assert differences(ranks) == (
-        'b is 2 on ranks 0-2, 5-9 and 5 on rank 3 and not set on rank 4'
+        'b is 7 on ranks 0-2, 5-9 and 5 on rank 3 and not set on rank 4'
     )
     many = [{str(i): rank for i in range(8)} for rank in range(2)]
     assert differences(many, most=1) == (

@@ -7,6 +7,7 @@ fully connected ones; images, proposals and samples become few.
 
 import itertools
 import json
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -56,13 +57,18 @@ def shrink(
     On ``data``, which :func:`coco_like` has made, with so many ``images`` per
     GPU. The config is changed in place.
     """
-    cfg.model.backbone.init_cfg = None  # weights from elsewhere
-    _set_everywhere(cfg.model, _FEWER)
+    for part in dicts_in(cfg.model):
+        part.update({k: v for k, v in _FEWER.items() if k in part})
+        if (part.get('init_cfg') or {}).get('type') == 'Pretrained':
+            # Weights from elsewhere cannot be loaded in a test.
+            part['init_cfg'] = None
     for name in ('train', 'val', 'test'):
         loader = cfg[f'{name}_dataloader']
         loader.update(num_workers=0, persistent_workers=False)
         loader.dataset.data_root = str(data)
-        _set_everywhere(loader.dataset.pipeline, dict(scale=(side, side)))
+        for part in dicts_in(loader.dataset.pipeline):
+            if 'scale' in part:
+                part['scale'] = side, side
     cfg.train_dataloader.batch_size = images
     for evaluator in (cfg.val_evaluator, cfg.test_evaluator):
         name = Path(evaluator.ann_file).name
@@ -82,13 +88,11 @@ def shrink(
     )
 
 
-def _set_everywhere(node: Any, settings: dict[str, Any]) -> None:
+def dicts_in(node: Any) -> Iterator[dict]:
+    """Yield every dict of a config, from the outermost inwards."""
+    if isinstance(node, dict):
+        yield node
+        node = list(node.values())
     if isinstance(node, list | tuple):
         for item in node:
-            _set_everywhere(item, settings)
-    elif isinstance(node, dict):
-        for key, value in node.items():
-            if key in settings:
-                node[key] = settings[key]
-            else:
-                _set_everywhere(value, settings)
+            yield from dicts_in(item)

@@ -9,8 +9,8 @@ from mmdet.datasets import CocoDataset
 from mmengine.config import Config
 from mmengine.evaluator import Evaluator
 
-from tests.conftest import ROOT
 from tests.distributed.ranks import run_ranks
+from tests.tools.command import ROOT
 
 # Public data that lies beside the repository, not in it.
 DATA = ROOT.parent / 'shared' / 'data' / 'cocoeval'

@@ -13,10 +13,10 @@ from torch import nn
 
 from mmdet_megdet.sync_bn import MegDetSyncBN, report_batch_norm
 from mmdet_megdet.upstream.mmengine_names import accumulation_of
-from tests.conftest import ROOT
 from tests.data import tiny_run
 from tests.data.small_coco import coco_like, shrink
 from tests.distributed.ranks import run_ranks
+from tests.tools.command import ROOT
 
 PAGE = ROOT / 'docs' / 'existing_configs.md'
 RANKS, IMAGES, ACCUMULATION, SIDE = 2, 2, 2, 64

@@ -1,7 +1,5 @@
 # Copyright (c) mmdet_megdet contributors. All rights reserved.
-"""Reads the documentation: its fenced blocks, commands, links and anchors."""
-
-from __future__ import annotations
+"""Reads the documentation: blocks, commands, tables, links and anchors."""
 
 import re
 from collections.abc import Iterator
@@ -59,6 +57,23 @@ def commands(block: Block) -> Iterator[Block]:
             yield block._replace(text=' '.join(code.split()), mark=mark)
         if code.split() or not line.strip():
             mark = block.mark
+
+
+def table(page: str, heading: str) -> list[list[str]]:
+    """Return the rows of cells of a page's tables with this first heading."""
+    found: list[list[str]] = []
+    rows: list[list[str]] = []
+    for opened, token in pairwise(_tokens(ROOT / page)):
+        if token.type == 'table_open':
+            rows = []
+        elif token.type == 'tr_open':
+            rows.append([])
+        elif opened.type in ('th_open', 'td_open'):
+            rows[-1].append(token.content)
+        elif token.type == 'table_close' and rows[0][0] == heading:
+            found += rows[1:]
+    assert found, f'{page}: no table with {heading!r}'
+    return found
 
 
 def links(page: Path) -> Iterator[str]:

@@ -6,8 +6,6 @@ The page says what it needs in a comment above the block (``<!-- needs GPUs
 the tools, who runs it (``<!-- run by tests/docs -->``).
 """
 
-from __future__ import annotations
-
 import argparse
 import re
 import runpy

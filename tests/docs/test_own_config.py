@@ -1,8 +1,6 @@
 # Copyright (c) mmdet_megdet contributors. All rights reserved.
 """The Python in the documentation, and what `docs/own_config.md` says."""
 
-from __future__ import annotations
-
 import inspect
 import re
 import sys
@@ -20,6 +18,7 @@ from mmengine.registry import Registry
 from torch import nn
 
 from mmdet_megdet.sync_bn import MegDetSyncBN
+from tests.data.small_coco import dicts_in
 from tests.docs.markdown import PAGES, blocks
 from tests.tools.command import ROOT, run
 
@@ -37,17 +36,6 @@ PARTS = {
 # Of PyTorch, in no registry.
 COMM_HOOKS = {'fp16_compress', 'bf16_compress', 'powerSGD'}
 PYTHON = [b for page in PAGES for b in blocks(page) if b.language == 'python']
-
-
-def parts_of(node):
-    """Yield the dicts that name a type, anywhere in a config."""
-    if isinstance(node, dict):
-        if isinstance(node.get('type'), str):
-            yield node
-        node = list(node.values())
-    if isinstance(node, list | tuple):
-        for value in node:
-            yield from parts_of(value)
 
 
 def construct(part):
@@ -82,7 +70,8 @@ def construct(part):
     ids=lambda b: b.place,
 )
 def test_parts_take_the_arguments_that_they_are_given(block):
-    parts = list(parts_of(Config.fromstring(block.text, '.py').to_dict()))
+    config = Config.fromstring(block.text, '.py').to_dict()
+    parts = [p for p in dicts_in(config) if isinstance(p.get('type'), str)]
     assert {part['type'] for part in parts} <= KINDS.keys() | COMM_HOOKS
     for part in parts:
         if part['type'] in PARTS:

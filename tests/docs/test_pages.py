@@ -1,8 +1,6 @@
 # Copyright (c) mmdet_megdet contributors. All rights reserved.
 """Links lead somewhere, tests that are named exist, and so do translations."""
 
-from __future__ import annotations
-
 import ast
 import re
 

@@ -4,8 +4,6 @@
 All in this process, since starting one takes longer than the work.
 """
 
-from __future__ import annotations
-
 import json
 import runpy
 import shutil

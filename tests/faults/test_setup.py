@@ -141,6 +141,7 @@ def batches(kind, dataset, *args):
              MIXED, [3]), 'MultiDataAspectRatio'),
     (batches(AspectRatioBatchSampler, ALIKE, 4, True), None),
     (batches(AspectRatioBatchSampler, MIXED, 3, True), None),
+    (batches(AspectRatioBatchSampler, MIXED, 1, True), None),
     (batches(AspectRatioBatchSampler, MIXED, 4, False), None),
     (DataLoader(MIXED, batch_size=4, drop_last=True), None),
 ])  # fmt: skip

@@ -1,7 +1,7 @@
 # Copyright (c) mmdet_megdet contributors. All rights reserved.
 """What one process's probe sees."""
 
-from __future__ import annotations
+from contextlib import contextmanager
 
 import numpy as np
 import pytest
@@ -22,8 +22,16 @@ def model():
     return nn.ModuleDict(layers | dict(other=nn.GroupNorm(1, 3)))
 
 
+@contextmanager
+def listening(model):
+    probe = Probe(model)
+    probe.attach()
+    yield probe
+    probe.detach()
+
+
 def told(probe):
-    return decode(encode(probe)[None], probe, images_per_gpu=1)
+    return decode(encode(probe)[None], probe, images_per_gpu=1).layers[0]
 
 
 def batch():
@@ -32,17 +40,15 @@ def batch():
 
 @pytest.mark.parametrize('broken', [False, True])
 def test_numbers_are_of_the_first_call_and_faults_of_all(model, broken):
-    x, probe = batch(), Probe(model)
+    x, again = batch(), batch() * (torch.nan if broken else 1)
+    with listening(model) as probe:
+        model['plain'](input=x)
+        model['ours'](x)
+        model['ours'](again)
+        model['plain'](again)
     assert probe.names == ['ours', 'plain', 'bare']
-    probe.attach()
-    model['plain'](input=x)
-    model['ours'](x)
-    again = batch() * (torch.nan if broken else 1)
-    for name in ('ours', 'plain'):
-        model[name](again)
-    probe.detach()
     assert [c.layer for c in probe.calls] == [1, 0, 0, 1]
-    found = told(probe).layers[0]
+    found = told(probe)
     ours, plain, bare = found
     assert found['calls'].tolist() == [2, 2, 0]
     assert found['first_call'].tolist() == [1, 0, -1]
@@ -65,12 +71,10 @@ def test_numbers_are_of_the_first_call_and_faults_of_all(model, broken):
 @pytest.mark.parametrize('reentrant', [False, True])
 @pytest.mark.parametrize('name', ['ours', 'plain'])
 def test_a_recomputed_forward_is_no_call(model, name, reentrant):
-    probe = Probe(model)
-    probe.attach()
     x = batch().requires_grad_()
-    y = checkpoint(model[name], x, use_reentrant=reentrant)
-    y.square().sum().backward()
-    probe.detach()
+    with listening(model) as probe:
+        y = checkpoint(model[name], x, use_reentrant=reentrant)
+        y.square().sum().backward()
     assert len(probe.calls) == 1
 
 
@@ -82,20 +86,17 @@ def test_constant_and_nearly_constant_channels(model, constant):
     x[:, 2] = 1e3
     # Its variance is 2^-42 of its squared mean.
     x[::2, 2] *= 1 + 1e-6
-    probe = Probe(model)
-    probe.attach()
-    model['ours'](x)
-    model['plain'](x)
-    probe.detach()
-    assert told(probe).layers[0]['dead'].tolist() == [1, 1, 0]
+    with listening(model) as probe:
+        model['ours'](x)
+        model['plain'](x)
+    assert told(probe)['dead'].tolist() == [1, 1, 0]
     # Sums over ranks leave up to 2^-50 of the squared mean.
     assert not varies(np.array(1e3), np.array(1e6 * 2.0**-50))
 
 
 def test_communication_that_is_slow_on_all_ranks(model):
-    probe = Probe(model)
-    probe.attach()
-    probe.detach()
+    with listening(model) as probe:
+        pass
     numbers = decode(np.tile(encode(probe), (4, 1)), probe, images_per_gpu=2)
     numbers.ranks['seconds'], numbers.ranks['collectives'] = 1, 0.6
     said = [
@@ -109,11 +110,9 @@ def test_communication_that_is_slow_on_all_ranks(model):
 
 def test_many_channels_are_sampled_evenly():
     model = nn.Sequential(nn.BatchNorm1d(1000))
-    probe = Probe(model)
-    probe.attach()
-    model(torch.arange(1000.0).repeat(4, 1) + torch.arange(4.0)[:, None])
-    probe.detach()
-    row = told(probe).layers[0, 0]
+    with listening(model) as probe:
+        model(torch.arange(1000.0).repeat(4, 1) + torch.arange(4.0)[:, None])
+    (row,) = told(probe)
     assert (row['mean'][0], row['mean'][-1]) == (1.5, 1000.5)
     assert set(np.diff(row['mean'])) <= {7.0, 8.0}
     np.testing.assert_allclose(row['var'], 1.25)

@@ -7,6 +7,7 @@ The recipe is MegDet's: 256 images an update, BatchNorm over 32.
 import pickle
 import subprocess
 import sys
+from operator import ne
 
 import pytest
 from hypothesis import example, given
@@ -14,15 +15,10 @@ from hypothesis import strategies as st
 
 from mmdet_megdet.errors import ConfigError
 from mmdet_megdet.recipe import BatchPlan, PlanError, most_images
+from tests.tools.command import TOOLS
 
 # GPUs, images per GPU: what is told, and the options that would run.
 REFUSED = {
-    (1, 2): (
-        'cannot give a BN size of 32',
-        '--images-per-gpu 32',
-        '--bn-size 2',
-        'on 16 GPU(s)',
-    ),
     (6, 2): (
         'do not divide a total batch of 256 (256 = 21 x 12 + 4)',
         'on 16 GPU(s)',
@@ -38,7 +34,7 @@ REFUSED = {
         '--total-batch 4096',
     ),
 }
-POSITIVE = st.integers(1, 40)
+POSITIVE, BN_SIZE = st.integers(1, 40), st.none() | st.integers(1, 80)
 
 
 @pytest.mark.parametrize(('gpus', 'images'), REFUSED)
@@ -56,14 +52,7 @@ def test_what_is_refused_and_what_would_run(gpus, images):
     assert str(pickle.loads(pickle.dumps(refusal.value))) == str(refusal.value)
 
 
-@given(
-    st.tuples(
-        POSITIVE,
-        POSITIVE,
-        st.integers(1, 600),
-        st.none() | st.integers(1, 80),
-    )
-)
+@given(st.tuples(POSITIVE, POSITIVE, st.integers(1, 600), BN_SIZE))
 @example((6, 4, 256, 32))
 @example((1, 1, 1, 1))
 @example((1, 7, 1, 80))
@@ -73,7 +62,8 @@ def test_all_that_divides_is_planned_and_the_rest_has_ways_out(asked):
     possible = [
         number
         for number in range(1, images + 1)
-        if divides(world_size, number, total, bn_size)
+        if total % (world_size * number) == 0
+        and bn_size in [None, *group_sizes(world_size, number)]
     ]
     most = most_images(world_size, images, total, [bn_size])
     assert most == max(possible, default=None)
@@ -85,33 +75,27 @@ def test_all_that_divides_is_planned_and_the_rest_has_ways_out(asked):
     nearest = refusal.value.nearest
     # There is always a way: one image on one GPU divides everything.
     assert nearest
-    changes = [
-        sum(a != b for a, b in zip(asked, split, strict=True))
-        for split in nearest
-    ]
+    changes = [sum(map(ne, asked, split)) for split in nearest]
     assert changes == sorted(changes)
     for split in nearest:
         assert_multiplies_out(BatchPlan(*split))
 
 
-def divides(world_size, images, total, bn_size):
-    return total % (world_size * images) == 0 and (
-        bn_size is None
-        or any(
-            ranks * images == bn_size and world_size % ranks == 0
-            for ranks in range(1, world_size + 1)
-        )
-    )
+def group_sizes(world_size, images):
+    """Images of consecutive ranks, as many as divide their number."""
+    ranks = range(1, world_size + 1)
+    return [n * images for n in ranks if world_size % n == 0]
 
 
 def assert_multiplies_out(plan):
     at_once = plan.world_size * plan.images_per_gpu
     assert plan.images_at_once == at_once
     assert at_once * plan.accumulation == plan.total_batch_size
-    assert plan.world_size % plan.ranks_per_bn_group == 0
-    in_group = plan.ranks_per_bn_group * plan.images_per_gpu
-    assert in_group == plan.images_per_bn_group
-    assert in_group == (at_once if plan.bn_size is None else plan.bn_size)
+    sizes = group_sizes(plan.world_size, plan.images_per_gpu)
+    assert plan.images_per_bn_group in sizes
+    assert plan.images_per_bn_group == (plan.bn_size or at_once)
+    ranks = plan.images_per_bn_group // plan.images_per_gpu
+    assert plan.ranks_per_bn_group == ranks
 
 
 @pytest.mark.parametrize(
@@ -121,6 +105,8 @@ def assert_multiplies_out(plan):
         dict(images_per_gpu=2.0),
         dict(total_batch_size='4'),
         dict(bn_size=True),
+        dict(bn_size=0),
+        dict(bn_size='32'),
     ],
 )
 def test_a_number_that_is_none(number):
@@ -129,10 +115,10 @@ def test_a_number_that_is_none(number):
         BatchPlan(**dict(world_size=8, images_per_gpu=4) | number)
 
 
-def test_the_standard_library_is_enough(root):
+def test_the_standard_library_is_enough():
     """Isolated and without site, where nothing installed is visible."""
     result = subprocess.run(
-        [sys.executable, '-I', '-S', root / 'tools' / 'plan.py', '8x4'],
+        [sys.executable, '-I', '-S', TOOLS / 'plan.py', '8x4'],
         capture_output=True,
         text=True,
         check=True,

@@ -1,8 +1,6 @@
 # Copyright (c) mmdet_megdet contributors. All rights reserved.
 """Training of nothing, step by step as the Runner does it."""
 
-from __future__ import annotations
-
 import io
 
 import torch

@@ -9,7 +9,7 @@ from contextlib import nullcontext
 
 import mmdet.engine.schedulers  # noqa: F401  registers QuadraticWarmup
 import pytest
-from mmengine.registry import PARAM_SCHEDULERS, init_default_scope
+from mmengine.registry import PARAM_SCHEDULERS
 
 from mmdet_megdet.errors import ConfigError
 from mmdet_megdet.schedulers import check_together
@@ -51,7 +51,6 @@ IN_TURN = [
 
 
 def build(optimizer, *configs):
-    init_default_scope('mmengine')
     return [
         PARAM_SCHEDULERS.build(
             {'by_epoch': False} | config,

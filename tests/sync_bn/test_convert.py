@@ -1,11 +1,8 @@
 # Copyright (c) mmdet_megdet contributors. All rights reserved.
 """Conversion of BatchNorm to MegDetSyncBN and back, in one process."""
 
-from __future__ import annotations
-
 import copy
 import pickle
-from inspect import signature
 
 import pytest
 import torch
@@ -19,7 +16,7 @@ from mmdet_megdet.sync_bn import (
     convert_batch_norm,
     revert_to_batch_norm,
 )
-from tests.sync_bn.test_layer import SETTINGS as LAYER_SETTINGS
+from tests.sync_bn.test_layer import SETTINGS
 
 SHAPES = {
     nn.BatchNorm1d: (6, 3, 5),
@@ -28,9 +25,6 @@ SHAPES = {
     nn.SyncBatchNorm: (6, 3, 5, 4),
     MMCVSyncBN: (6, 3, 5, 4),
 }
-SETTINGS = [*LAYER_SETTINGS]
-if 'bias' in signature(nn.BatchNorm2d.__init__).parameters:  # not in torch 2.6
-    SETTINGS.append(dict(bias=False))
 
 
 class OtherDefaults(nn.BatchNorm2d):
@@ -82,33 +76,27 @@ def test_a_layer_keeps_all_it_has_there_and_back(cls, kwargs):
     assert torch.equal(layer(x), expected)
 
 
-def test_what_is_no_batch_norm_or_ours_already_is_left_alone():
-    model = nn.Sequential(
-        nn.InstanceNorm2d(3, affine=True),
-        nn.GroupNorm(1, 3),
-        MegDetSyncBN(3, bn_size=8),
+def test_what_becomes_of_each_layer():
+    patched = nn.BatchNorm2d(3)
+    patched.forward = lambda input: input
+    alone = [nn.InstanceNorm2d(3, affine=True), nn.GroupNorm(1, 3)]
+    own_behaviour = [Activated(3), patched]
+    plain = [
         nn.BatchNorm2d(3),
         OtherDefaults(3),
         # What MMEngine makes of SyncBatchNorm where there is no launcher.
         revert_sync_batchnorm(nn.SyncBatchNorm(3)),
-    )
-    convert_batch_norm(model, bn_size=32)
+    ]
+    ours = MegDetSyncBN(3, bn_size=8)
+    model = nn.ModuleList([*alone, *own_behaviour, ours, *plain])
     kinds = [type(layer) for layer in model]
-    assert kinds == [nn.InstanceNorm2d, nn.GroupNorm] + 4 * [MegDetSyncBN]
-    assert [layer.bn_size for layer in model[2:]] == [8, 32, 32, 32]
-    assert (model[4].eps, model[4].momentum) == (1e-3, 0.03)
-    assert type(revert_to_batch_norm(model)[4]) is nn.BatchNorm2d
-
-
-def test_subclass_with_behaviour_of_its_own_is_left_with_a_warning():
-    patched = nn.BatchNorm2d(4)
-    patched.forward = lambda input: input
-    model = nn.Sequential(Activated(4), patched, nn.BatchNorm2d(4))
-    said = r'0 \(Activated: forward\); 1 \(BatchNorm2d: forward\)'
+    said = r': 2 \(Activated: forward\); 3 \(BatchNorm2d: forward\)\. Repl'
     with pytest.warns(UserWarning, match=said):
-        convert_batch_norm(model)
-    kinds = [type(layer) for layer in model]
-    assert kinds == [Activated, nn.BatchNorm2d, MegDetSyncBN]
+        convert_batch_norm(model, bn_size=32)
+    assert [type(x) for x in model] == kinds[:4] + [MegDetSyncBN] * 4
+    assert [layer.bn_size for layer in model[4:]] == [8, 32, 32, 32]
+    assert (plain[1].eps, plain[1].momentum) == (1e-3, 0.03)
+    assert type(revert_to_batch_norm(model)[6]) is nn.BatchNorm2d
 
 
 def test_a_refused_layer_changes_nothing():

@@ -1,8 +1,6 @@
 # Copyright (c) mmdet_megdet contributors. All rights reserved.
 """A trained backbone with FPN leaves this package: ONNX, folded BatchNorm."""
 
-from __future__ import annotations
-
 import copy
 
 import onnxruntime

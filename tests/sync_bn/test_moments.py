@@ -1,12 +1,13 @@
 # Copyright (c) mmdet_megdet contributors. All rights reserved.
-"""How exact a batch's sums are, against float64 on the whole batch."""
+"""How exact a batch's sums are, against float64 on the whole batch.
 
-from __future__ import annotations
+And how other formulas, which ``docs/sync_bn.md`` speaks of, are not.
+"""
 
-import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from torch.testing import assert_close
 
 from mmdet_megdet.sync_bn import local_moments
 from mmdet_megdet.sync_bn.kernels import blocks
@@ -35,16 +36,39 @@ def test_ranks_sums_add_up_to_the_whole_batch(counts, mean, seed):
     assert (got_var >= 0).all()
 
 
-def test_a_constant_has_no_variance():
-    x = torch.full((4, 2, 3, 3), 1234.567)
-    _, mean, second = local_moments(x)
-    assert mean.tolist() == x[0, :, 0, 0].double().tolist()
-    assert second.tolist() == [0.0, 0.0]
+def test_averaged_variances_drop_the_variance_of_the_means():
+    """Of four ranks at levels 0 to 3, with values of variance 1."""
+    generator = torch.Generator().manual_seed(0)
+    ranks = torch.randn(4, 40, 3, generator=generator).double()
+    ranks += torch.arange(4)[:, None, None]
+    var = ranks.flatten(0, 1).var(0, unbiased=False)
+    averaged = ranks.var(1, unbiased=False).mean(0)
+    dropped = ranks.mean(1).var(0, unbiased=False)
+    assert_close(var - averaged, dropped, rtol=1e-12, atol=1e-12)
+    # More than half is lost.
+    assert (dropped > 0.5 * var).all()
 
 
-@pytest.mark.parametrize(
-    ('length', 'pieces'), [(31, 0), (32, 1), (15200, 16), (1031, 0)]
-)
-def test_rows_are_cut_into_equal_and_short_pieces(length, pieces):
+def test_mean_square_minus_squared_mean_in_float32():
+    """The variance of values whose mean is 1000."""
+    generator = torch.Generator().manual_seed(0)
+    x = 1000 + torch.randn(4096, 64, generator=generator) / 10
+    true = x.double().var(0, unbiased=False)
+    mean = x.mean(0)
+    var = (x * x).mean(0) - mean * mean
+    # float32 values near a million are multiples of 1/16, so all that can
+    # come out for a variance of 0.01 is off by (nearly) all of it or more.
+    assert torch.equal((16 * var).round(), 16 * var)
+    assert ((var - true).abs() > 0.9 * true).all()
+    # And the square root of some is not a number.
+    assert (var + 1e-5).rsqrt().isnan().any()
+    # Each rank centres first. Rounding of the inputs' differences, squares
+    # and sums of 4096: under 32 of 2^-24.
+    _, var, _ = unpack(sum(pack(*local_moments(p)) for p in x.split(2048)))
+    assert_close(var, true, rtol=32 * 2.0**-24, atol=0)
+
+
+def test_rows_are_cut_into_equal_and_short_pieces():
     """A prime length is left to the blocks."""
-    assert blocks.equal_pieces(length) == pieces
+    lengths = 31, 32, 15200, 1031
+    assert [blocks.equal_pieces(n) for n in lengths] == [0, 1, 16, 0]

@@ -2,7 +2,6 @@
 import numpy as np
 import pytest
 from mmengine.dataset import BaseDataset, DefaultSampler
-from mmengine.registry import init_default_scope
 from mmengine.runner import Runner
 from torch.utils.data import DataLoader
 
@@ -62,30 +61,31 @@ def test_a_start_holds_for_one_iteration(persistent_workers):
     assert len(whole) == len(loader) == 6
 
 
-def build_loader(dataset=SIZES, **options):
+def build_loader(dataset=SIZES, kind=DefaultSampler, shuffle=True, **options):
     config = dict(
         batch_size=2,
         num_workers=0,
         dataset=dataset,
-        sampler=dict(type='DefaultSampler', shuffle=True),
+        sampler=dict(type=kind, shuffle=shuffle),
         batch_sampler=dict(type='UpdateBatchSampler'),
     )
     return Runner.build_dataloader(config | options, seed=0)
 
 
-def test_orientations_through_wrappers():
-    init_default_scope('mmdet')
-    for dataset in (
-        SIZES,
+@pytest.mark.parametrize(
+    'wrapper',
+    [
         dict(type='RepeatDataset', dataset=SIZES, times=2),
         dict(type='ConcatDataset', datasets=[SIZES, SIZES]),
-        dict(type='MultiImageMixDataset', dataset=SIZES, pipeline=[]),
-    ):
-        loader = build_loader(dataset)
-        assert type(loader.batch_sampler) is UpdateBatchSampler
-        # The data sets' lengths are multiples of three.
-        expected = np.arange(len(loader.dataset)) % 3 > 0
-        assert np.array_equal(landscapes(loader.dataset), expected)
+        dict(type='mmdet.MultiImageMixDataset', dataset=SIZES, pipeline=[]),
+    ],
+)
+def test_orientations_through_wrappers(wrapper):
+    loader = build_loader(wrapper)
+    assert type(loader.batch_sampler) is UpdateBatchSampler
+    # The data sets' lengths are multiples of three.
+    expected = np.arange(len(loader.dataset)) % 3 > 0
+    assert np.array_equal(landscapes(loader.dataset), expected)
     # Where nobody knows.
     assert landscapes(range(5)).tolist() == [True] * 5
 
@@ -95,10 +95,9 @@ def test_other_orders_are_refused():
         """Might weight images in its own way."""
 
     with pytest.raises(ConfigError, match=r'OwnOrder: .*ClassBalanced'):
-        build_loader(sampler=dict(type=OwnOrder))
-    stock = dict(type='DefaultSampler', shuffle=False)
+        build_loader(kind=OwnOrder)
     with pytest.raises(ConfigError, match='shuffle=False: set train_data'):
-        build_loader(sampler=stock)
+        build_loader(shuffle=False)
     with pytest.raises(ConfigError, match=r'num_batch_per.*dataset.indices'):
         build_loader(dict(type=Sizes), num_batch_per_epoch=2)
     batches = UpdateBatchSampler(DefaultSampler(SIZES, seed=1), 4)

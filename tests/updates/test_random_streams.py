@@ -4,10 +4,10 @@
 Ranks are one after the other in one process.
 """
 
-import itertools
 import pickle
 import random
 from functools import partial
+from itertools import chain, product
 from types import SimpleNamespace
 
 import numpy as np
@@ -17,7 +17,7 @@ from mmdet.datasets import CocoDataset, MultiImageMixDataset
 from mmdet.utils import register_all_modules
 from torch.utils.data import DataLoader
 
-from mmdet_megdet.demo_data import generate_shapes
+from mmdet_megdet.demo_data import METAINFO, generate_shapes
 from mmdet_megdet.errors import ConfigError
 from mmdet_megdet.updates import EpochBatch, seed_by_image, seed_generators
 from tests.updates.test_batch_sampler import configured
@@ -35,7 +35,7 @@ def draw():
 def test_streams_repeat_and_never_coincide():
     seen = []
     for length in (1, 2, 3, 4):
-        for words in itertools.product(range(3), repeat=length):
+        for words in product(range(3), repeat=length):
             seed_generators(*words)
             numbers = draw()
             seed_generators(*words, devices=False)
@@ -70,9 +70,7 @@ def coco(tmp_path_factory):
     generate_shapes(folder, train=20, val=1, size=(40, 32))
     return lambda *pipeline: CocoDataset(
         data_root=f'{folder}/',
-        metainfo=dict(
-            classes=('circle', 'square', 'triangle', 'star', 'ring')
-        ),
+        metainfo=METAINFO,
         ann_file='annotations/instances_train.json',
         data_prefix=dict(img='images/train/'),
         pipeline=[*LOAD, *pipeline],
@@ -93,20 +91,18 @@ def two_epochs(dataset, world_size=1, images_per_gpu=4, workers=0):
             num_workers=workers,
             persistent_workers=workers == 3,
         )
-        steps = []
+        ranks.append([])
         for epoch in range(2):
             batches.start_at(epoch, 0)
-            steps += loader
-        ranks.append(steps)
-    at_once = zip(*ranks, strict=True)
-    images = [image for step in at_once for part in step for image in part]
+            ranks[-1] += loader
     return [
         (
             image['data_samples'].img_id,
             image['inputs'].numpy().tobytes(),
             image['data_samples'].gt_instances.bboxes.numpy().tobytes(),
         )
-        for image in images
+        for micro_step in zip(*ranks, strict=True)
+        for image in chain(*micro_step)
     ]
 
 

@@ -1,8 +1,6 @@
 # Copyright (c) mmdet_megdet contributors. All rights reserved.
 """Tests of Triton's interpreter alone, which test_interpreted.py runs."""
 
-from __future__ import annotations
-
 import importlib.util
 import os
 from itertools import chain

@@ -1,8 +1,6 @@
 # Copyright (c) mmdet_megdet contributors. All rights reserved.
 """Which kernels serve a tensor, and what the user is told."""
 
-from __future__ import annotations
-
 import re
 import sys
 from types import SimpleNamespace

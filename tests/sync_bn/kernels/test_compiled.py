@@ -1,8 +1,6 @@
 # Copyright (c) mmdet_megdet contributors. All rights reserved.
 """The kernels compile for GPUs that are not here, and for what they are."""
 
-from __future__ import annotations
-
 import re
 import subprocess
 import tempfile
