@@ -13,10 +13,9 @@ from .dataloader import hold_workers, image_names, images_per_gpu
 from .ddp import MegDetDistributedDataParallel
 from .image_size import decoded_size, is_turned_in_place, size_when_decoded
 from .launch import export_rank, init_distributed
-from .safe_loading import NUMPY_TYPE_CODES, trust_checkpoints
+from .safe_loading import trust_checkpoints
 
 __all__ = [
-    'NUMPY_TYPE_CODES',
     'MegDetDistributedDataParallel',
     'adapt_config',
     'check_lr_scaling',
