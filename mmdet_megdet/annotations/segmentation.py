@@ -27,10 +27,10 @@ class Form(IntEnum):
 
 
 def forms_of_json(
-    annotations: Sequence[Any], size_of: Mapping[int, tuple[float, float]]
+    annotations: Sequence[Any], size_of: Mapping[Any, tuple[float, float]]
 ) -> list[Form]:
     """Return the forms of segmentations as they stand in a file."""
-    # At once: copying each takes longer. JSON has no byte of zero.
+    # At once, which is faster. JSON has no byte of zero.
     joined = b'\0'.join([a.segmentation for a in annotations])
     skeletons = joined.translate(None, _NUMBERS).split(b'\0')
     forms = []

@@ -1,11 +1,5 @@
 # Copyright (c) mmdet_megdet contributors. All rights reserved.
-"""The process is killed while it saves, or the disk is full.
-
-A checkpoint gets its name when it is whole and on the disk, and older ones
-are deleted after that: :class:`AtomicCheckpointHook`, in the place of
-MMEngine's CheckpointHook. :func:`latest_checkpoint` finds the one from which
-``--resume`` continues.
-"""
+"""The process is killed while it saves, or the disk is full."""
 
 from __future__ import annotations
 
@@ -31,8 +25,7 @@ from ..errors import CheckpointError
 ATOMIC_BACKEND = 'megdet_atomic'
 # Behind the final name, so that a pattern such as *.pth does not meet it.
 _UNFINISHED = '.unfinished'
-# Key in the message hub, and so in every checkpoint, of the one that was saved
-# inside an epoch.
+# Key in the message hub of the checkpoint that was saved inside an epoch.
 _INTERRUPTED = 'interrupted_ckpt'
 
 
@@ -40,15 +33,11 @@ _INTERRUPTED = 'interrupted_ckpt'
 class AtomicCheckpointHook(CheckpointHook):
     """MMEngine's CheckpointHook, safe against being killed and full disks.
 
-    Contract, for checkpoints on a local or mounted disk:
-
-    - A checkpoint has its final name only when it is whole and on the disk;
-      until then it is ``<name>.unfinished``. What a killed run left of one is
-      removed when the next training starts.
-    - The oldest checkpoint, and the previous best one, are deleted when the
-      new one is whole, and only in its own folder.
-    - A checkpoint that cannot be written raises
-      :class:`~mmdet_megdet.errors.CheckpointError`; earlier ones stay.
+    On a local or mounted disk a checkpoint has its final name only when it is
+    whole and on the disk; until then it is ``<name>.unfinished``. The oldest
+    one, and the previous best one, are deleted after that, and only in their
+    own folder. One that cannot be written raises
+    :class:`~mmdet_megdet.errors.CheckpointError`; earlier ones stay.
 
     Object stores (``out_dir='s3://...'``) and a ``backend_args`` of one's own
     write as they do. The options are those of :class:`CheckpointHook`.
@@ -63,11 +52,21 @@ class AtomicCheckpointHook(CheckpointHook):
         """Make writes atomic, and remove what a killed run left unfinished."""
         out_dir = self.out_dir or runner.work_dir
         chosen = self.backend_args or self.file_client_args
-        if not chosen and type(get_file_backend(out_dir)) is LocalBackend:
+        backend = type(get_file_backend(out_dir))
+        if not chosen and backend is LocalBackend:
             self.backend_args = dict(backend=ATOMIC_BACKEND)
         super().before_train(runner)
-        if is_main_process() and isinstance(self.file_backend, LocalBackend):
-            _remove_unfinished(self.out_dir)
+        if not is_main_process() or backend is not LocalBackend:
+            return
+        for path in sorted(Path(self.out_dir).glob(f'*{_UNFINISHED}')):
+            path.unlink(missing_ok=True)
+            print_log(
+                f'{path.name.removesuffix(_UNFINISHED)} was cut off while an '
+                f'earlier run wrote it to {self.out_dir}; the rest is '
+                'removed.',
+                logger='current',
+                level=logging.WARNING,
+            )
 
     def save_inside_epoch(self, runner: Runner) -> str:
         """Save ``iter_N.pth`` after an iteration, inside an epoch.
@@ -179,22 +178,10 @@ def write_atomically(data: bytes, path: str | Path) -> None:
     except OSError as error:
         unfinished.unlink(missing_ok=True)
         raise CheckpointError(
-            f'cannot write {path} ({len(data)} bytes): {error.strerror}. '
-            'Earlier checkpoints are as they were. Make room (one checkpoint '
-            'more than max_keep_ckpts has to fit) and continue with --resume.'
+            f'cannot write {path} ({len(data)} bytes): {error.strerror}. Make '
+            'room (one checkpoint more than max_keep_ckpts has to fit) and '
+            'continue with --resume.'
         ) from error
-
-
-def _remove_unfinished(folder: str) -> None:
-    """Clear away what a killed run left."""
-    for path in sorted(Path(folder).glob(f'*{_UNFINISHED}')):
-        path.unlink(missing_ok=True)
-        print_log(
-            f'{path.name.removesuffix(_UNFINISHED)} was cut off while an '
-            f'earlier run wrote it to {folder}; the rest is removed.',
-            logger='current',
-            level=logging.WARNING,
-        )
 
 
 def latest_checkpoint(work_dir: str | Path) -> str | None:
@@ -227,8 +214,7 @@ def latest_checkpoint(work_dir: str | Path) -> str | None:
     elif note:
         raise CheckpointError(
             f'{work_dir}/last_checkpoint {fault}, and there is no other whole '
-            'one: name one with --resume PATH, or leave --resume out to start '
-            'from the beginning.'
+            'one: name one with --resume PATH, or leave --resume out.'
         )
     else:
         text = f'no checkpoint in {work_dir} yet, training starts anew'

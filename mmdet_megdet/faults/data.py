@@ -1,8 +1,5 @@
 # Copyright (c) mmdet_megdet contributors. All rights reserved.
-"""An image or an annotation is damaged, or is not what training expects.
-
-Either is an error that names it: :class:`DataCheckHook`.
-"""
+"""An image or an annotation is damaged, or is not what training expects."""
 
 from __future__ import annotations
 
@@ -53,27 +50,18 @@ class DataCheckHook(Hook):
 
     Contract:
 
-    - An image that is missing, cut off (OpenCV fills it up with grey), of
-      another size than the annotation file says (its boxes would lie wrong),
-      or fails in the pipeline for whatever other reason raises
+    - An image that is missing, cut off, of another size than the annotation
+      file says, or fails in the pipeline for whatever other reason raises
       :class:`~mmdet_megdet.errors.DataError` with its id and its path, on
       the rank that loads it.
-    - Before training rank 0 judges the annotation files of the config, for
-      training and validation, by :func:`~mmdet_megdet.annotations.judge`. All
-      ranks raise the same DataError, with the file and the ids, for what
-      mmdet or pycocotools would stumble over or take for something else. What
-      is only left out or clipped is told as a warning.
-
-    ``tools/train.py`` judges by the same function before it builds anything.
+    - Before training all ranks raise the same DataError, with the file and the
+      ids, for annotation files that :func:`~mmdet_megdet.annotations.judge`
+      finds unusable. What is only left out or clipped is told as a warning.
 
     Args:
         annotations (str): 'raise'; 'warn', which lets pass what would train
             otherwise than it seems, such as categories left out on purpose;
             or 'off', which does not read the files. Defaults to 'raise'.
-
-    Examples:
-        >>> default_hooks = dict(
-        ...     data_check=dict(type='DataCheckHook', annotations='warn'))
     """
 
     # Behind hooks that change a pipeline.
@@ -183,11 +171,7 @@ def other_size(
 
 
 def is_cut_off(path: str | Path) -> bool:
-    """Return whether a JPEG or PNG file on a disk ends too early.
-
-    It is decoded only if it does not end as the format says: some have more
-    behind their end.
-    """
+    """Return whether a JPEG or PNG file on a disk ends too early."""
     path = Path(path)
     if not path.is_file():
         return False
@@ -196,6 +180,7 @@ def is_cut_off(path: str | Path) -> bool:
         file.seek(max(0, path.stat().st_size - 8))
         last = file.read()
     for begin, end, kind in _FORMATS:
+        # Some have more behind their end.
         if first.startswith(begin) and not last.endswith(end):
             try:
                 with kind(path) as image:
@@ -228,44 +213,30 @@ def check_annotation_files(
     """
     mode = mode or mode_of(cfg)
     with all_raise():
-        _check_files(cfg, roles)
+        uses, evaluations, verdicts = configured(cfg, roles)
+        parts: list[Any] = [*uses, *evaluations]
+        paths = list(dict.fromkeys(part.path for part in parts))
+        verdicts += filter(None, map(unreadable, paths))
+        if any(verdict.level == 'broken' for verdict in verdicts):
+            here = f'rank {get_rank()}: ' if get_world_size() > 1 else ''
+            raise DataError(here + _refusal(verdicts, 'off'))
     if mode == 'off':
         return []
     told: list[Any] = [None]
     with all_raise():
         if is_main_process():
-            told = [_judge_once(cfg, roles)]
-            refused = [v for v in told[0] if is_refused(v, mode)]
-            if refused:
-                raise DataError(_refusal(refused))
+            states = [Path(path).stat() for path in paths]
+            times = [(state.st_mtime_ns, state.st_size) for state in states]
+            settings = [use._replace(config={}) for use in uses]
+            # All that a judgement depends on.
+            key = repr((tuple(roles), settings, evaluations, times))
+            if key not in _said:
+                _said[key] = judge(cfg, roles).verdicts
+            told = [_said[key]]
+            if any(is_refused(verdict, mode) for verdict in told[0]):
+                raise DataError(_refusal(told[0], mode))
     broadcast_object_list(told)
     return [verdict for verdict in told[0] if verdict.level != 'sound']
-
-
-def _check_files(cfg: Config | dict, roles: Sequence[str]) -> None:
-    """Refuse what a rank sees without reading a file."""
-    uses, evaluations, verdicts = configured(cfg, roles)
-    verdicts += filter(None, map(unreadable, _paths(uses, evaluations)))
-    faults = [f'{v.text} {v.remedy}' for v in verdicts if v.level == 'broken']
-    if faults:
-        here = f'rank {get_rank()}: ' if get_world_size() > 1 else ''
-        raise DataError(here + ' '.join(faults))
-
-
-def _paths(*parts: Sequence[Any]) -> list[str]:
-    return list(dict.fromkeys(one.path for part in parts for one in part))
-
-
-def _judge_once(cfg: Config | dict, roles: Sequence[str]) -> list[Verdict]:
-    uses, evaluations, _ = configured(cfg, roles)
-    states = [Path(path).stat() for path in _paths(uses, evaluations)]
-    settings = [use._replace(config={}) for use in uses]
-    times = [(state.st_mtime_ns, state.st_size) for state in states]
-    # All that a judgement depends on.
-    key = repr((tuple(roles), settings, evaluations, times))
-    if key not in _said:
-        _said[key] = judge(cfg, roles).verdicts
-    return _said[key]
 
 
 def data_check_of(cfg: Config | dict) -> dict | None:
@@ -285,12 +256,12 @@ def is_refused(verdict: Verdict, mode: Mode) -> bool:
     )
 
 
-def _refusal(verdicts: Sequence[Verdict]) -> str:
-    text = ' '.join(f'{v.text} {v.remedy}'.strip() for v in verdicts)
-    if any(verdict.level == 'broken' for verdict in verdicts):
-        return text
-    return (
-        f'{text} Or say that it is on purpose: '
-        "default_hooks.data_check=dict(type='DataCheckHook', "
-        "annotations='warn')."
-    )
+def _refusal(verdicts: Sequence[Verdict], mode: Mode) -> str:
+    refused = [verdict for verdict in verdicts if is_refused(verdict, mode)]
+    text = ' '.join(f'{v.text} {v.remedy}'.strip() for v in refused)
+    if all(verdict.level == 'misleading' for verdict in refused):
+        text += (
+            ' Or say that it is on purpose: default_hooks.data_check='
+            "dict(type='DataCheckHook', annotations='warn')."
+        )
+    return text

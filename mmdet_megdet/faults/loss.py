@@ -1,9 +1,5 @@
 # Copyright (c) mmdet_megdet contributors. All rights reserved.
-"""A loss is NaN or infinite, on some rank.
-
-All ranks find out between forward and backward, and either all raise or all
-skip the update: :class:`FiniteLossHook`.
-"""
+"""A loss is NaN or infinite, on some rank."""
 
 from __future__ import annotations
 
@@ -42,29 +38,14 @@ class FiniteLossHook(Hook):
       number. Weights, the optimizer's state and gradients never see it.
     - All ranks say the same: which loss is what, on which rank, in which
       update and micro-step, with the ids of that rank's images.
-    - ``on_failure='raise'``: all of them raise
-      :class:`~mmdet_megdet.errors.NonFiniteLossError`.
-    - ``on_failure='skip'``: all of them leave out the whole update, which
-      needs ``UpdateTrainLoop``. Weights, the optimizer's state, GradScaler's
-      scale and norm layers' running statistics stay as they were. It counts,
-      for all schedulers and for an EMA alike. Skipped updates are counted over
-      the whole training, resumed parts included, and limited.
-
-    Gradients that overflow in mixed precision are GradScaler's business, as
-    before. docs/faults.md says what the hook costs.
+    - Then all raise :class:`~mmdet_megdet.errors.NonFiniteLossError`, or skip
+      the whole update, which needs ``UpdateTrainLoop``. It counts for all
+      schedulers and for an EMA; nothing else sees it.
 
     Args:
         on_failure (str): 'raise' or 'skip'. Defaults to 'raise'.
-        max_skips (int): How many updates may be skipped before it raises
-            after all. Defaults to 10.
-
-    Raises:
-        ConfigError: Before training, if updates are to be skipped under
-            another loop.
-
-    Examples:
-        >>> default_hooks = dict(finite_loss=dict(
-        ...     type='FiniteLossHook', on_failure='skip', max_skips=5))
+        max_skips (int): How many updates of a training, resumed parts
+            included, may be skipped before it raises. Defaults to 10.
     """
 
     def __init__(
@@ -89,11 +70,10 @@ class FiniteLossHook(Hook):
             runner.train_loop, UpdateTrainLoop
         ):
             raise ConfigError(
-                "FiniteLossHook: on_failure='skip' leaves out an update, and "
-                f'{type(runner.train_loop).__name__} knows micro-batches. Set '
+                "FiniteLossHook: on_failure='skip' leaves out updates, which "
+                f'{type(runner.train_loop).__name__} cannot: set '
                 "train_cfg.type='UpdateTrainLoop' and train_dataloader."
-                "batch_sampler=dict(type='UpdateBatchSampler'), or use "
-                "on_failure='raise'."
+                "batch_sampler=dict(type='UpdateBatchSampler')."
             )
         self._handle = runner.model.register_forward_hook(self._check)
 
@@ -131,9 +111,8 @@ class FiniteLossHook(Hook):
         text = self._describe(losses)
         if self.on_failure == 'raise':
             raise NonFiniteLossError(
-                f'{text} No weight has seen it. If it is these images, look '
-                'at their annotations; if it comes early, at the learning '
-                'rate and the warm-up. '
+                f'{text} Look at the annotations of these images; if it comes '
+                'early, at the learning rate and the warm-up. '
                 "default_hooks.finite_loss.on_failure='skip' leaves such "
                 'updates out.'
             )
@@ -156,9 +135,8 @@ class FiniteLossHook(Hook):
         skipped = hub.get_info(_SKIPPED, 0) + 1
         if skipped > self.max_skips:
             raise NonFiniteLossError(
-                f'{text} {self.max_skips} updates of this training have '
-                'been skipped already, which is the limit (max_skips). '
-                'Look for the cause.'
+                f'{text} {self.max_skips} updates of this training are '
+                'skipped already, which is the limit (max_skips).'
             )
         hub.update_info(_SKIPPED, skipped)
         hub.update_scalar(f'train/{_SKIPPED}', skipped, resumed=False)
@@ -172,28 +150,18 @@ class FiniteLossHook(Hook):
 
 
 def named_losses(output: Any) -> dict[str, Tensor]:
-    """Return what MMEngine's ``BaseModel.parse_losses`` sums up.
-
-    Scalars by name, ``name[i]`` in lists; none where the output of the model
-    is no mapping.
-    """
-    found: dict[str, Tensor] = {}
+    """Return what MMEngine's ``BaseModel.parse_losses`` sums up, by name."""
+    parts: dict[str, Tensor] = {}
     for name, value in output.items() if isinstance(output, Mapping) else ():
-        if 'loss' not in name:
-            continue
-        if isinstance(value, Tensor):
-            found[name] = value.detach().float().mean()
-            continue
-        for index, part in enumerate(value):
-            found[f'{name}[{index}]'] = part.detach().float().mean()
-    return found
+        if 'loss' in name and isinstance(value, Tensor):
+            parts[name] = value
+        elif 'loss' in name:
+            parts |= {f'{name}[{i}]': part for i, part in enumerate(value)}
+    return {name: p.detach().float().mean() for name, p in parts.items()}
 
 
 def not_finite(losses: Mapping[str, Tensor], device: torch.device) -> Tensor:
-    """Return 1 if one of them, or their sum, is NaN or infinite, else 0.
-
-    A tensor of shape (1,) on the device; nothing waits for it.
-    """
+    """Return 1 if one of them, or their sum, is not finite; shape (1,)."""
     if not losses:
         return torch.zeros(1, dtype=torch.int32, device=device)
     total = torch.stack(list(losses.values())).sum()

@@ -1,9 +1,5 @@
 # Copyright (c) mmdet_megdet contributors. All rights reserved.
-"""SIGTERM: the machine is about to be taken away.
-
-All ranks stop after the same update, with a checkpoint and status 75:
-:class:`PreemptionHook`.
-"""
+"""SIGTERM: the machine is about to be taken away."""
 
 from __future__ import annotations
 
@@ -53,12 +49,7 @@ class PreemptionHook(Hook):
       status 69, even if it waits in a collective (``RankWatchHook``).
     - The dataloaders' workers heed SIGTERM from their training process alone.
 
-    When training is over SIGTERM does again what it did before. In a run
-    without checkpoints the hook does nothing.
-
-    Raises:
-        ConfigError: Before training, if checkpoints are those of MMEngine's
-            own hook, or the loop could not go on inside an epoch.
+    In a run without checkpoints the hook does nothing.
     """
 
     # Behind the schedulers, the EMA and a checkpoint of this iteration.
@@ -128,15 +119,12 @@ class PreemptionHook(Hook):
 
 
 class TerminationSignal:
-    """Whether SIGTERM has come, which does nothing else from now on.
-
-    Python runs a signal's handler in the main thread, so not while that waits
-    in a collective. Its wake-up pipe, which any thread can read, is written
-    to nevertheless.
-    """
+    """Whether SIGTERM has come, which does nothing else from now on."""
 
     def __init__(self) -> None:
         self._received = False
+        # Python runs a handler in the main thread, so not while that waits in
+        # a collective; the wake-up pipe is written to nevertheless.
         self._pipe: tuple[int, ...] = os.pipe()
         for end in self._pipe:
             os.set_blocking(end, False)
@@ -155,7 +143,7 @@ class TerminationSignal:
 
     def received(self) -> bool:
         """Return whether SIGTERM has come."""
-        # Other signals' numbers come here too. The pipe may be empty, or
+        # Other signals' numbers come here too; the pipe may be empty, or
         # closed by another thread.
         with suppress(OSError):
             for end in self._pipe[:1]:
@@ -207,9 +195,7 @@ def _updated(wrapper: OptimWrapper | OptimWrapperDict) -> bool:
 
 
 def _cpu_group() -> dist.ProcessGroup:
-    world = dist.group.WORLD
-    assert world is not None  # there are several ranks
-    timeout = group_timeout(world, torch.device(get_device()))
+    timeout = group_timeout(dist.group.WORLD, torch.device(get_device()))
     try:
         return dist.new_group(backend='gloo', timeout=timeout)
     except RuntimeError as error:
@@ -233,7 +219,6 @@ def _checked_saver(
         raise ConfigError(
             f'PreemptionHook saves inside an epoch, and {type(loop).__name__} '
             "cannot go on there. Set train_cfg.type='UpdateTrainLoop' and "
-            "train_dataloader.batch_sampler=dict(type='UpdateBatchSampler'), "
-            f'{_AS_IT_IS}'
+            f"batch_sampler.type='UpdateBatchSampler', {_AS_IT_IS}"
         )
     return hook

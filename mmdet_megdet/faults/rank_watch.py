@@ -1,9 +1,5 @@
 # Copyright (c) mmdet_megdet contributors. All rights reserved.
-"""A rank is killed, fails or stands still, and the others wait for it.
-
-Those that wait say which rank is gone and in which step it was:
-:class:`RankWatchHook`, by a :class:`~mmdet_megdet.faults.watch.RankWatch`.
-"""
+"""A rank is killed, fails or stands still, and the others wait for it."""
 
 from __future__ import annotations
 
@@ -28,19 +24,11 @@ _TORCH_TIMEOUT = 1800.0  # gloo's, where the group does not tell its own
 class RankWatchHook(Hook):
     """When ranks stop moving, let every log say which rank and in which step.
 
-    Contract: a rank that has not moved for half of the collectives' timeout
-    (``env_cfg.dist_cfg.timeout``) logs where it is (epoch, update, micro-step
-    and whether it loads data, or is in forward, backward or validation), which
-    ranks give no sign of life and where they were last, and where the others
-    are. A rank that fails logs where, and, if it lost another one, the same.
-    (This needs ``train_cfg.type='UpdateTrainLoop'``.) The hook does not end a
-    rank; the timeout does.
-
-    Cost: a few writes of some 150 bytes to the store in an iteration, from a
-    thread of its own.
-
-    Examples:
-        >>> default_hooks = dict(rank_watch=dict(type='RankWatchHook'))
+    A rank that has not moved for half of the collectives' timeout
+    (``env_cfg.dist_cfg.timeout``) logs where it is, which ranks give no sign
+    of life and where they were last, and where the others are. So does a rank
+    that fails because it lost another one. The hook does not end a rank; the
+    timeout does. It needs ``train_cfg.type='UpdateTrainLoop'``.
     """
 
     # Behind other hooks, whose work counts for the step ahead of it; ahead of
@@ -67,8 +55,8 @@ class RankWatchHook(Hook):
         self, runner: Runner, batch_idx: int, **_: Any
     ) -> None:
         """Record where this rank is."""
-        self._batch, self._step = batch_idx, 0
-        self._in_iteration('forward')
+        self._batch = batch_idx
+        self.before_micro_step(runner, 0)
 
     def before_micro_step(self, runner: Runner, index: int, **_: Any) -> None:
         """Record where this rank is."""
@@ -121,8 +109,5 @@ class RankWatchHook(Hook):
 
 def _timeout() -> float:
     """Return the seconds after which the run's collectives give up."""
-    world = dist.group.WORLD
-    if world is None:
-        return _TORCH_TIMEOUT
-    timeout = group_timeout(world, torch.device(get_device()))
+    timeout = group_timeout(dist.group.WORLD, torch.device(get_device()))
     return _TORCH_TIMEOUT if timeout is None else timeout.total_seconds()

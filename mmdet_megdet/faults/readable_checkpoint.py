@@ -88,9 +88,8 @@ def readable(value: Any, path: str = '') -> Any:
         return _plain_mapping(value, path)
     for base, made in _SEQUENCES:
         if isinstance(value, base):
-            return made(
-                readable(v, f'{path}[{i}]') for i, v in enumerate(value)
-            )
+            items = [readable(v, f'{path}[{i}]') for i, v in enumerate(value)]
+            return made(items)
     if _reads_back(value):
         return value
     if isinstance(value, np.ndarray):

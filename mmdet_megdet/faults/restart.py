@@ -1,9 +1,5 @@
 # Copyright (c) mmdet_megdet contributors. All rights reserved.
-"""A machine leaves or joins an elastic job, and training restarts.
-
-The images per GPU are chosen anew for the machines that are left, processes
-end with their agent, and :class:`RestartHook` logs how many updates were lost.
-"""
+"""A machine leaves or joins an elastic job, and training restarts."""
 
 from __future__ import annotations
 
@@ -33,10 +29,10 @@ _PR_SET_PDEATHSIG = 1  # of Linux
 
 @HOOKS.register_module()
 class RestartHook(Hook):
-    """Log how many updates are made again since a machine left or joined.
+    """Log how many updates are lost, and made again, by a restart.
 
-    Rank 0 notes each update that is done in the work folder
-    (``updates_done``). ``tools/train.py`` adds the hook to elastic jobs.
+    Rank 0 notes the updates done in the work folder (``updates_done``).
+    ``tools/train.py`` adds the hook to elastic jobs.
     """
 
     # Ahead of PreemptionHook, which ends the training.
@@ -80,11 +76,7 @@ def is_elastic() -> bool:
 
 
 def end_with_agent() -> None:
-    """Let SIGTERM come to this process when its elastic agent is gone.
-
-    torchrun starts its processes in sessions of their own, where they outlive
-    it.
-    """
+    """Let SIGTERM come to this process when its elastic agent is gone."""
     if not is_elastic():
         return
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
@@ -113,9 +105,8 @@ def planned_batch(cfg: Config) -> tuple[int, list[int | None]]:
     total_batch = find_hook(cfg, 'TotalBatchHook')
     if total_batch is None:
         raise ConfigError(
-            'the config does not say how many images an update takes. Set '
-            "default_hooks.total_batch=dict(type='TotalBatchHook', "
-            'total_batch_size=256).'
+            'the config does not say how many images an update takes: set '
+            "default_hooks.total_batch=dict(type='TotalBatchHook')."
         )
     total = total_batch.get('total_batch_size', 256)
     sync_bn_group = find_hook(cfg, 'SyncBNGroupHook') or {}

@@ -1,9 +1,5 @@
 # Copyright (c) mmdet_megdet contributors. All rights reserved.
-"""Ranks are started with other versions, or another config.
-
-They compare both before anything is trained, and all refuse:
-:class:`SameRunHook`, and ahead of the model :func:`check_same_run`.
-"""
+"""Ranks are started with other versions, or another config."""
 
 from __future__ import annotations
 
@@ -32,18 +28,9 @@ from ..ranks import differences
 _PACKAGES = ('torch', 'torchvision', 'mmcv', 'mmengine', 'mmdet', 'numpy')
 # Where things lie may differ from machine to machine, and where a run
 # continues is compared by the tool that looks for it.
-PLACES = frozenset(
-    {
-        'ann_file',
-        'data_prefix',
-        'data_root',
-        'launcher',
-        'load_from',
-        'out_dir',
-        'resume',
-        'save_dir',
-        'work_dir',
-    }
+_PLACES = (
+    *('ann_file', 'data_prefix', 'data_root', 'out_dir', 'save_dir'),
+    *('work_dir', 'launcher', 'load_from', 'resume'),
 )
 
 
@@ -51,18 +38,10 @@ PLACES = frozenset(
 class SameRunHook(Hook):
     """Refuse ranks that were started with other versions or configs.
 
-    Contract: before training, validation or testing begins, all ranks compare
-    versions, this package's source and the config's settings. If they differ
-    every rank raises, and names what differs and on which ranks. Settings that
-    say where something lies (data, work folder, the checkpoint to continue
-    from) may differ. ``tools/train.py`` and ``tools/test.py`` compare ahead of
-    the model too.
-
-    Raises:
-        ConfigError: On every rank, if they differ.
-
-    Examples:
-        >>> default_hooks = dict(same_run=dict(type='SameRunHook'))
+    All ranks compare versions, this package's source and the config's settings
+    (but for those that say where something lies), and all raise a ConfigError
+    that names what differs and on which ranks. ``tools/train.py`` and
+    ``tools/test.py`` compare ahead of the model too.
     """
 
     # Ahead of what else ranks do together.
@@ -76,9 +55,7 @@ class SameRunHook(Hook):
 def check_same_run(cfg: Config) -> None:
     """Refuse ranks as :class:`SameRunHook` does; a collective.
 
-    Ranks exchange a digest first, and what they have only where that
-    differs. A process group that is not there yet is made, as the Runner
-    would make it.
+    A process group that is not there yet is made, as the Runner would make it.
     """
     if cfg.get('launcher', 'none') != 'none' and not dist.is_initialized():
         env_cfg = cfg.get('env_cfg', {})
@@ -129,7 +106,7 @@ def source_digest() -> str:
 
 
 def settings(node: Any, prefix: str = '') -> dict[str, str]:
-    """Return a config's values as texts, without :data:`PLACES`.
+    """Return a config's values as texts, without places.
 
     By names such as ``model.backbone.depth``; ``prefix`` is a part's name.
     """
@@ -143,7 +120,7 @@ def settings(node: Any, prefix: str = '') -> dict[str, str]:
         return {prefix: re.sub(r' at 0x[0-9a-f]+', '', repr(node))}
     found: dict[str, str] = {}
     for key, value in parts:
-        if key not in PLACES:
+        if key not in _PLACES:
             name = f'{prefix}.{key}' if prefix else str(key)
             found |= settings(value, name)
     return found

@@ -241,6 +241,7 @@ def check_orientations(loader: DataLoader) -> None:
     # By name, since nothing else here needs mmdet.
     kinds = [kind.__name__ for kind in type(batches).__mro__]
     with all_raise():
+        note: str | None
         if 'MultiDataAspectRatioBatchSampler' in kinds:
             note = (
                 'MultiDataAspectRatioBatchSampler(drop_last=True) makes '

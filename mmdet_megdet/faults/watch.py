@@ -58,10 +58,9 @@ Beats = dict[int, Beat] | None
 class RankWatch:
     """Tell where this rank is, and look for the others when that is needed.
 
-    While training goes on a rank only writes. It reads what the others wrote
-    when it has been at the same place for long, when it fails, or when it has
-    been asked to end. A rank counts as gone when it has given no sign of life
-    for a fifth of the timeout, at most 15 seconds.
+    That is when it has been at the same place for long, when it fails, or when
+    it has been asked to end. A rank counts as gone when it has given no sign
+    of life for a fifth of the timeout, at most 15 seconds.
 
     Args:
         rank (int): This process.
@@ -103,9 +102,8 @@ class RankWatch:
         store = default_store()
         if not hasattr(store, 'clone'):
             raise ConfigError(
-                f'RankWatchHook needs a store that can be cloned, which torch '
-                f'{torch.__version__} does not have (2.8 does). Take a newer '
-                'torch, or set default_hooks.rank_watch=None.'
+                f'RankWatchHook needs a newer torch than {torch.__version__}: '
+                '2.8, or set default_hooks.rank_watch=None.'
             )
         store = store.clone()
         store.set_timeout(timedelta(seconds=self.patience))
@@ -142,7 +140,7 @@ class RankWatch:
         self._tell()
         if not follows:
             return
-        # For as long as it takes to tell which rank is gone.
+        # As long as it takes to tell which rank is gone.
         until = time.monotonic() + self.patience + 2 * self.period
         beats = self._look()
         while not explained(beats) and time.monotonic() < until:

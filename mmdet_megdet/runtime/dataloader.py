@@ -22,29 +22,20 @@ from ..upstream.torch_names import end_workers
 
 
 def images_per_gpu(loader: DataLoader) -> int:
-    """Return the number of images that each rank sees in one iteration.
-
-    It is the loader's batch size, or its batch sampler's; the last batch of
-    an epoch may be smaller.
-    """
+    """Return the number of images that each rank sees in one iteration."""
     size = loader.batch_size
     if size is None:
         size = getattr(loader.batch_sampler, 'batch_size', None)
     if size is None:
         raise ConfigError(
             'The number of images per GPU is not known: '
-            f'{type(loader.batch_sampler).__name__} has no batch_size. Use a '
-            'batch sampler that has it, such as AspectRatioBatchSampler.'
+            f'{type(loader.batch_sampler).__name__} has no batch_size.'
         )
     return size
 
 
 def image_names(batch: Any) -> list[str]:
-    """Return the ids of a batch's images, with paths, as far as it tells.
-
-    The batch is what a dataloader yields: containers, in which data samples
-    with ``metainfo`` are looked for.
-    """
+    """Return the ids of a batch's images, with paths, as far as it tells."""
     metainfo = getattr(batch, 'metainfo', None)
     if isinstance(metainfo, Mapping) and 'img_id' in metainfo:
         path = metainfo.get('img_path')
@@ -59,11 +50,10 @@ def image_names(batch: Any) -> list[str]:
 def hold_workers(runner: Runner) -> None:
     """Start the workers of the training dataloader with its first batch.
 
-    What a worker is to know must be on its loader when it starts. Loops start
-    theirs when they begin to iterate, ``before_train`` and all else behind
-    them, except MMEngine's IterBasedTrainLoop: when it is built, ahead of all
-    hooks. Those workers are ended here, and the sampler begins again. (One
-    that is no config, but an object, goes on behind what they have asked for.)
+    What a worker is to know must be on its loader when it starts. MMEngine's
+    IterBasedTrainLoop starts its workers when it is built, ahead of all hooks:
+    those are ended here, and the sampler begins again. (A sampler that is no
+    config, but an object, goes on behind what they have asked for.)
 
     A hook that sets something on a loader calls this in ``before_run``; any
     number of them may.
@@ -89,12 +79,11 @@ def hold_workers(runner: Runner) -> None:
         vars(loader).update(
             sampler=anew.sampler, batch_sampler=anew.batch_sampler
         )
-    loop.dataloader_iterator = _late_batches(loader)
+    loop.dataloader_iterator = _late(loader)
 
 
-def _late_batches(loader: DataLoader) -> Iterator[Sequence]:
-    """Iterate without end; workers start with the first batch."""
-    yield from endless_batches(loader)
+def _late(loader: DataLoader) -> Iterator[Sequence]:
+    yield from endless_batches(loader)  # starts with the first batch
 
 
 class _AroundDataset(dict):

@@ -33,32 +33,28 @@ _BROADCAST = (
 class MegDetDistributedDataParallel(MMDistributedDataParallel):
     """MMEngine's distributed wrapper, for models on a GPU or on the CPU.
 
-    The Runner builds it from ``cfg.model_wrapper_cfg`` in a distributed run.
-    ``device_ids``, which it always passes, are ignored for a model on the CPU.
-    Buffers stay as each rank has them: rank 0's would otherwise overwrite the
-    running statistics of every rank before each forward.
+    ``device_ids``, which the Runner always passes, are ignored for a model on
+    the CPU. Buffers stay as each rank has them: rank 0's would otherwise
+    overwrite the running statistics of every rank before each forward.
 
     It can convert BatchNorm before it wraps the model, and so before EMAHook
     copies it and before weights are initialised. (An ``init_cfg`` meets
-    converted layers as ``layer='_BatchNorm'``, not as 'BatchNorm2d'.) All
-    ranks have to call all synchronised layers, so in mmdet's two-stage
-    detectors convert backbone and neck alone.
+    converted layers as ``layer='_BatchNorm'``.) All ranks have to call all
+    synchronised layers: in mmdet's two-stage detectors convert backbone and
+    neck alone.
 
     Args:
         module (nn.Module): The model, already on its device.
-        device_ids (sequence, optional): The GPU of this rank. Defaults to
-            None.
+        device_ids (sequence, optional): The GPU of this rank.
         broadcast_buffers (bool): As DDP's. Defaults to False.
         find_unused_parameters (bool): As DDP's. Defaults to False.
         convert_bn (bool or Sequence[str]): Whether every BatchNorm becomes a
             ``MegDetSyncBN``: True for the whole model, or the names of its
             parts. Defaults to False.
-        bn_size (int, optional): Number of images over which the converted
-            layers take their statistics; needs ``SyncBNGroupHook``. Defaults
-            to None: those of all ranks.
+        bn_size (int, optional): Images over which the converted layers take
+            their statistics; needs ``SyncBNGroupHook``. None: of all ranks.
         comm_hook (str or Mapping, optional): How gradients are compressed on
-            their way, as :func:`register_comm_hook` takes it. Defaults to
-            None: not at all.
+            their way, as :func:`register_comm_hook` takes it.
         **kwargs: Passed to :class:`MMDistributedDataParallel`.
 
     Examples:

@@ -1,11 +1,9 @@
 # Copyright (c) mmdet_megdet contributors. All rights reserved.
 """The size that an image has when a pipeline has decoded it.
 
-A header tells it, unless the file asks to be turned: which formats a decoder
-turns, by which entry and with which flag, differs between OpenCV, its
-versions, and PIL. A file that may ask for it, or that PIL does not take, is
-decoded by the pipeline's own decoder. All functions take LoadImageFromFile's
-``color_type`` and ``imdecode_backend``.
+A header tells it, unless the file asks to be turned, which decoders do each in
+its own way: then the pipeline's decodes it. All functions take
+LoadImageFromFile's ``color_type`` and ``imdecode_backend``.
 """
 
 from __future__ import annotations
@@ -65,8 +63,7 @@ def is_turned_in_place(
 ) -> bool:
     """Return whether decoding turns an image without changing its size.
 
-    So it is with a square one, or one turned by 180 degrees or mirrored: no
-    size tells whether its boxes were drawn before or after.
+    No size tells then whether its boxes were drawn before or after.
     """
     if color_type not in _TURNING or backend not in ('cv2', 'pillow', None):
         return False

@@ -1,9 +1,8 @@
 # Copyright (c) mmdet_megdet contributors. All rights reserved.
 """Joining a distributed run, on GPUs (NCCL) or on CPUs (gloo).
 
-MMEngine's own start-up always selects a CUDA device. On a machine without
-one the process group is therefore made here, ahead of the Runner, which then
-leaves it alone; on GPUs the Runner makes it.
+MMEngine's own start-up always selects a CUDA device: without one the process
+group is made here, ahead of the Runner, which then leaves it alone.
 """
 
 from __future__ import annotations
@@ -25,12 +24,10 @@ _DEFAULT_PORT = '29500'  # torch.distributed's and MMEngine's
 def export_rank(launcher: str, port: int | None = None) -> int:
     """Translate a launcher's environment into torch's variables.
 
-    Sets RANK, LOCAL_RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT as
-    ``mmengine.dist.init_dist`` does, so that either may do it. On NVIDIA's
-    GPUs NCCL_LAUNCH_ORDER_IMPLICIT=1 too, where the user has not set it:
-    NCCL then starts the kernels of BatchNorm's and DDP's communicators in the
-    host's order. In another order on another rank, ranks may wait for each
-    other for ever.
+    Sets what ``mmengine.dist.init_dist`` does, so that either may do it. On
+    NVIDIA's GPUs NCCL_LAUNCH_ORDER_IMPLICIT=1 too, where the user has not set
+    it: the kernels of BatchNorm's and DDP's communicators then start in the
+    host's order, which is the same on all ranks.
 
     Args:
         launcher (str): 'none', 'pytorch' (torchrun) or 'slurm'.
@@ -64,8 +61,8 @@ def export_rank(launcher: str, port: int | None = None) -> int:
     if 0 < gpus <= local_rank:
         raise LaunchError(
             f'rank {env["RANK"]} is process {local_rank} of this machine, '
-            f'which shows {gpus} GPU(s): start at most {gpus} processes here, '
-            'or let the launcher show all GPUs to each process.'
+            f'which shows it {gpus} GPU(s): start fewer processes, or let the '
+            'launcher show all GPUs to each.'
         )
     if gpus and torch.version.cuda is not None:
         env.setdefault('NCCL_LAUNCH_ORDER_IMPLICIT', '1')
@@ -80,9 +77,7 @@ def init_distributed(launcher: str, dist_cfg: Mapping | None = None) -> int:
 
     Args:
         launcher (str): 'none', 'pytorch' or 'slurm'.
-        dist_cfg (Mapping, optional): ``cfg.env_cfg.dist_cfg``: ``backend``,
-            ``timeout`` (seconds), ``port`` (Slurm) and further arguments of
-            :func:`torch.distributed.init_process_group`.
+        dist_cfg (Mapping, optional): ``cfg.env_cfg.dist_cfg``.
 
     Returns:
         int: The world size; 1 for 'none'.
@@ -126,9 +121,8 @@ def _slurm_host_of_rank_0() -> str:
         name in env for name in ('SLURM_HOSTFILE', 'SLURM_ARBITRARY_NODELIST')
     ):
         raise LaunchError(
-            'a file has dealt out the tasks of this job step (srun '
-            '--distribution=arbitrary), and rank 0 may be on any node: set '
-            'MASTER_ADDR to it.'
+            'under srun --distribution=arbitrary rank 0 may be on any node: '
+            'set MASTER_ADDR to it.'
         )
     command = ('scontrol', 'show', 'hostnames', str(nodes))
     try:

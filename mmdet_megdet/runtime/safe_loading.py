@@ -79,7 +79,7 @@ def _allowed_globals() -> list:
     dtype_classes = {type(np.dtype(code)) for code in _NUMPY_TYPE_CODES}
     # bytes: how an empty array is written.
     allowed = [HistoryBuffer, np.ndarray, np.dtype, *dtype_classes, bytes]
-    stand_ins = {OneCycleParamScheduler: OneCycleName}
+    stand_ins: dict[type, type] = {OneCycleParamScheduler: OneCycleName}
     stand_ins[ConfigDict] = dict  # written as the call of its class with one
     for kind, stand_in in stand_ins.items():
         allowed.append((stand_in, f'{kind.__module__}.{kind.__qualname__}'))

@@ -5,16 +5,15 @@ from __future__ import annotations
 
 import gc
 from collections.abc import Callable, Iterator
-from inspect import getattr_static
+from contextlib import AbstractContextManager
 from types import FunctionType
 from typing import Any, Literal
+from unittest.mock import patch
 
 import torch
-from mmengine.dist import master_only
 from mmengine.optim import BaseOptimWrapper, OptimWrapper, _ParamScheduler
 from mmengine.optim.scheduler import OneCycleParamScheduler
 from mmengine.runner import BaseLoop, Runner, checkpoint
-from mmengine.visualization import Visualizer
 from torch.optim import Optimizer
 from torch.utils.data import DataLoader
 
@@ -70,29 +69,9 @@ def schedulers_of(
     ]
 
 
-def draw_on_every_rank(visualizer: Visualizer) -> None:
-    """Undo the decorators that let a visualizer draw on rank 0 alone."""
-    cls = type(visualizer)
-    undecorated = {}
-    for name in dir(cls):
-        found = getattr_static(cls, name)
-        if isinstance(found, property):
-            parts = _on_every_rank(found.fget), _on_every_rank(found.fset)
-            undecorated[name] = property(*parts)
-        elif _on_every_rank(found) is not found:
-            undecorated[name] = _on_every_rank(found)
-    metaclass: Any = type(cls)
-    visualizer.__class__ = metaclass(cls.__name__, (cls,), undecorated)
-
-
-def _on_every_rank(function: Any) -> Any:
-    while getattr(function, '__code__', None) is _ONLY_ON_RANK_0:
-        function = function.__wrapped__
-    return function
-
-
-# Of all that master_only decorates.
-_ONLY_ON_RANK_0 = master_only(lambda: None).__code__
+def as_on_rank_0() -> AbstractContextManager:
+    """Let this rank do what MMEngine leaves to rank 0, such as drawing."""
+    return patch('mmengine.dist.utils.is_main_process', lambda *_: True)
 
 
 def _bare(

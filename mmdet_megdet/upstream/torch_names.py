@@ -122,9 +122,11 @@ def in_recomputation() -> bool:
 
 
 def group_timeout(
-    group: dist.ProcessGroup, device: torch.device
+    group: dist.ProcessGroup | None, device: torch.device
 ) -> timedelta | None:
     """Return the timeout of a group's collectives; None if it tells none."""
+    if group is None:
+        return None
     try:
         return group._get_backend(device).options._timeout
     except (RuntimeError, AttributeError):

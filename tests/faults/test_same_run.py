@@ -7,7 +7,7 @@ from unittest.mock import Mock, call
 
 from mmengine.config import Config
 
-from mmdet_megdet.faults import check_same_run, settings
+from mmdet_megdet.faults.same_run import check_same_run, settings
 
 
 def test_settings_are_by_name_and_without_places():

@@ -20,9 +20,9 @@ from mmdet_megdet.schedulers import PreciseLinearWarmup
 from mmdet_megdet.upstream.mmengine_names import (
     accumulation_of,
     annealing_functions,
+    as_on_rank_0,
     built_loop,
     count_skipped_update,
-    draw_on_every_rank,
     has_seed_of_each_rank,
     is_cut_to_batches,
     load_as_torch_does,
@@ -85,9 +85,9 @@ def test_drawing_on_another_rank(tmp_path, monkeypatch):
     what = 'image', np.zeros((32, 48, 3), np.uint8), DetDataSample()
     visualizer.add_datasample(*what, out_file=str(path))
     assert not path.exists()
-    draw_on_every_rank(visualizer)
-    visualizer.dataset_meta = {}
-    visualizer.add_datasample(*what, out_file=str(path))
+    with as_on_rank_0():
+        visualizer.dataset_meta = {}
+        visualizer.add_datasample(*what, out_file=str(path))
     assert path.exists()
 
 
