@@ -70,11 +70,7 @@ def add_common_options(parser: argparse.ArgumentParser) -> None:
 
 
 def load_config(args: argparse.Namespace) -> Config:
-    """Read the config and apply the common options.
-
-    The work folder is, in this order: ``--work-dir``, the config's
-    ``work_dir``, ``./work_dirs/<name of the config file>``.
-    """
+    """Read the config and apply the common options."""
     if not Path(args.config).is_file():
         raise ConfigError(f'there is no config file {args.config}')
     if args.trust_checkpoint:
@@ -109,8 +105,7 @@ def judge_annotations(
 ) -> None:
     """Judge the annotation files before anything is built; a collective.
 
-    What cannot be used is refused, on every rank. What does not stop the run
-    is printed, unless DataCheckHook will log it.
+    What does not stop the run is printed, unless DataCheckHook will log it.
     """
     said = check_annotation_files(cfg, roles)
     logged = 'train' in roles and data_check_of(cfg) is not None
@@ -120,10 +115,7 @@ def judge_annotations(
 
 
 def build_runner(cfg: Config) -> Runner:
-    """Build the runner, in the distributed run that :func:`join` joined.
-
-    Ranks that differ in config or versions are refused.
-    """
+    """Build the runner, if all ranks have the same config and versions."""
     check_same_run(cfg)
     cfg = adapt_config(cfg)
     if 'runner_type' in cfg:
@@ -135,11 +127,11 @@ def run_tool(main: Callable[[], None]) -> None:
     """Run a tool's main function and end the process properly.
 
     A :class:`MegDetError` is printed as one message, anything else with its
-    traceback; the exit status is then 1, or 69 where the error may be the
-    consequence of another rank's end, or 75 where training was preempted.
-    torchrun's closing summary shows the error too. After an error in a
-    distributed run the process exits at once: an orderly exit waits for
-    collectives that the other ranks will never join.
+    traceback, and torchrun's summary shows it; the exit status is 1, 69 where
+    the error may be the consequence of another rank's end, or 75 where
+    training was preempted. After an error in a distributed run the process
+    exits at once: an orderly exit waits for collectives that the other ranks
+    will never join.
     """
     status = 1
     try:

@@ -71,7 +71,7 @@ class _NotUsedError(Exception):
 
 
 def _unusable(text: str, remedy: str) -> _NotUsedError:
-    return _NotUsedError(Verdict('broken', 'data set', text, remedy))
+    return _NotUsedError(Verdict('broken', text, remedy))
 
 
 def inner_of(config: dict) -> list | None:
@@ -135,7 +135,7 @@ def _not_checked(config: dict, reason: str) -> _NotUsedError:
         f'not checked: {reason}'
     )
     remedy = "Local files in COCO's format are: look through this yourself."
-    return _NotUsedError(Verdict('notable', 'data set', text, remedy))
+    return _NotUsedError(Verdict('notable', text, remedy))
 
 
 def _is_local(path: str, backend_args: dict | None) -> bool:

@@ -88,9 +88,7 @@ def _judge_use(
     """Judge a data set, of which images may only be predicted."""
     found = checks.instances_of(table, use.classes)
     names = [name for _, name in checks.labels_of(table, use.classes)]
-    said = list(
-        checks.check_labels(use.path, names, use.classes, 'the config')
-    )
+    said = [*checks.check_labels(use.path, names, use.classes, 'the config')]
     images, counted = np.arange(len(table.image_ids)), use.filters
     try:
         images = checks.used_images(table, found, use)
@@ -99,8 +97,7 @@ def _judge_use(
             f'{use.path}: indices={use.indices!r} is neither a number nor a '
             f'list of places among its {len(images)} images.'
         )
-        remedy = "Mend the data set's indices."
-        said.append(Verdict('broken', 'images', text, remedy))
+        said.append(Verdict('broken', text, 'Mend them.'))
         counted = False
     said += checks.check_annotations(table, found, use)
     kept = found.kept
@@ -114,7 +111,7 @@ def _judge_use(
             f'{use.path}: not one of its {len(table.image_ids)} images is '
             f'left by filter_cfg={use.rule} and indices={use.indices}.'
         )
-        said.append(Verdict('broken', 'images', text, remedy))
+        said.append(Verdict('broken', text, remedy))
     elif not (predicted or learnt.any()):
         text = (
             f'{use.path}: not one of its {len(table.ids)} annotations is '
@@ -123,13 +120,13 @@ def _judge_use(
             f'categories, {(~found.known).sum()} of no image or with ignore, '
             f'{(table.iscrowd > 0).sum()} crowds.'
         )
-        said.append(Verdict('misleading', 'annotations', text, remedy))
+        said.append(Verdict('misleading', text, remedy))
     if all(verdict.level == 'notable' for verdict in said):
         text = (
             f'{use.path}: {len(images)} of {len(table.image_ids)} images are '
             f'used, {kept.sum()} of {len(table.ids)} annotations.'
         )
-        said.append(Verdict('sound', 'annotations', text))
+        said.append(Verdict('sound', text))
     return said, Judged(
         use,
         table.image_ids[images].tolist(),
@@ -172,7 +169,6 @@ def _compare_images(table: Table, own: list[Judged]) -> Iterator[Verdict]:
         if found:
             yield Verdict(
                 level,
-                'evaluation',
                 f'{table.path}, by which CocoMetric evaluates {data_sets}, '
                 f'{what} {len(found)} image(s): {some(found, 5)}.',
                 'Give the evaluator the ann_file of its data set, and the '
@@ -184,5 +180,5 @@ def _merged(said: list[Verdict]) -> list[Verdict]:
     """Say once what holds for several uses of a file."""
     roles: dict[tuple, dict[str, None]] = {}
     for verdict in said:
-        roles.setdefault(verdict[:4], {}).update(dict.fromkeys(verdict.roles))
-    return [Verdict(*key)._replace(roles=tuple(roles[key])) for key in roles]
+        roles.setdefault(verdict[:3], {}).update(dict.fromkeys(verdict.roles))
+    return [Verdict(*key, tuple(each)) for key, each in roles.items()]

@@ -91,7 +91,7 @@ def unreadable(path: str | Path) -> Verdict | None:
         if end.endswith((b'}', b']', b'\0')):  # perhaps UTF-16
             return None
         text = f'the annotation file {path} is cut off, after {size} bytes.'
-    return Verdict('broken', 'annotations', text, remedy)
+    return Verdict('broken', text, remedy)
 
 
 def read_annotations(path: str, with_masks: bool) -> Table | list[Verdict]:
@@ -136,7 +136,6 @@ def _read_as_pycocotools(path: str, with_masks: bool) -> Table | list[Verdict]:
         return [
             Verdict(
                 'broken',
-                'annotations',
                 f'{path} cannot be read: {type(error).__name__}: {text}.',
                 'It is no JSON, or another program saved it in a way of its '
                 'own: write it anew as UTF-8.',
@@ -144,7 +143,7 @@ def _read_as_pycocotools(path: str, with_masks: bool) -> Table | list[Verdict]:
         ]
     if not isinstance(content, dict):
         text = f'{path} holds a {type(content).__name__}, no object.'
-        return [Verdict('broken', 'fields', text, _FORMAT)]
+        return [Verdict('broken', text, _FORMAT)]
     images, annotations, categories = (
         _entries_of(content, part, path) for part in _KINDS
     )
@@ -171,7 +170,7 @@ def _entries_of(content: dict, part: str, path: str) -> list[Any]:
         content[part] = []
     if not isinstance(content.get(part), list):
         text = f'{path} has no list {part!r}.'
-        return [Verdict('broken', 'fields', text, _FORMAT)]
+        return [Verdict('broken', text, _FORMAT)]
     kind, found = _KINDS[part], []
     reasons: dict[str, list[str]] = {}
     for i, entry in enumerate(content[part]):
@@ -185,7 +184,6 @@ def _entries_of(content: dict, part: str, path: str) -> list[Any]:
     return found + [
         Verdict(
             'broken',
-            'fields',
             f'{path}: {len(names)} of {part} cannot be used: {reason}: '
             f'{some(names, 5)}.',
             f'Mend them; mmdet and pycocotools know {needed} (bbox is '

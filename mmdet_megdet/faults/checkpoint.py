@@ -7,8 +7,6 @@ import logging
 import os
 import os.path as osp
 import zipfile
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -95,66 +93,43 @@ class AtomicCheckpointHook(CheckpointHook):
             )
         return path
 
-    # The methods of CheckpointHook in which it deletes ahead of saving.
-
     def _save_checkpoint_with_step(
         self, runner: Runner, step: int, meta: dict
     ) -> None:
+        """Save, and delete what is outdated when that is whole."""
         interrupted = runner.message_hub.get_info(_INTERRUPTED)
         runner.message_hub.update_info(_INTERRUPTED, '')
-        with self._deleting_last():
-            if interrupted and is_main_process():
-                self.file_backend.remove(interrupted)
-            super()._save_checkpoint_with_step(runner, step, meta)
-
-    def _save_best_checkpoint(self, runner: Runner, metrics: dict) -> None:
-        with self._deleting_last():
-            super()._save_best_checkpoint(runner, metrics)
-
-    @contextmanager
-    def _deleting_last(self) -> Iterator[None]:
-        """Delete what the block deletes when it is done, if it may be."""
+        super()._save_checkpoint_with_step(runner, step, meta)
         backend = self.file_backend
-        self.file_backend = late = _LateRemovals(backend)
-        try:
-            yield
-        finally:
-            self.file_backend = backend
+        if not is_main_process() or not isinstance(
+            backend, AtomicLocalBackend
+        ):
+            return
         best = getattr(self, 'best_ckpt_path_dict', {}).values()
         in_use = {self.last_ckpt, getattr(self, 'best_ckpt_path', None), *best}
         # A checkpoint that was resumed from says what is outdated: it could
         # name any file.
         folder = osp.realpath(self.out_dir)
-        for path in late.waiting:
-            if (
-                path not in in_use
-                and osp.realpath(osp.dirname(path)) == folder
-                and backend.isfile(path)
-            ):
-                backend.remove(path)
-
-
-class _LateRemovals:
-    """A file backend whose removals wait."""
-
-    def __init__(self, backend: Any) -> None:
-        self._backend = backend
-        self.waiting: list[str] = []
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._backend, name)
-
-    def remove(self, path: str) -> None:
-        self.waiting.append(path)
+        for path in {interrupted, *backend.outdated} - {None, '', *in_use}:
+            if osp.realpath(osp.dirname(path)) == folder and osp.isfile(path):
+                LocalBackend.remove(backend, path)
+        backend.outdated.clear()
 
 
 @register_backend(ATOMIC_BACKEND)
 class AtomicLocalBackend(LocalBackend):
-    """MMEngine's file backend for local disks, with atomic writes."""
+    """MMEngine's file backend for local disks; removals wait."""
+
+    def __init__(self) -> None:
+        self.outdated: set[str] = set()
 
     def put(self, obj: bytes, filepath: str | Path) -> None:
         """Write bytes as :func:`write_atomically` does."""
         write_atomically(obj, filepath)
+
+    def remove(self, filepath: str | Path) -> None:
+        """Note what AtomicCheckpointHook removes when it has saved."""
+        self.outdated.add(str(filepath))
 
 
 def write_atomically(data: bytes, path: str | Path) -> None:

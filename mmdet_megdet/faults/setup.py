@@ -76,9 +76,7 @@ def check_setup(runner: Runner) -> None:
     _checked[runner] = list(loops)
     with all_raise():
         if 'train' in loops:
-            _check_length(loops['train'])
-            if runner.val_loop is not None:
-                _check_intervals(loops['train'])
+            _check_length(loops['train'], runner.val_loop is not None)
             check_schedules(runner)
         for kind, loop in loops.items():
             if not isinstance(loop, IterBasedTrainLoop):
@@ -98,26 +96,22 @@ def built_loops(runner: Runner) -> dict[str, BaseLoop]:
     return {kind: loop for kind, loop in found if loop is not None}
 
 
-def _check_length(loop: BaseLoop) -> None:
+def _check_length(loop: BaseLoop, validates: bool) -> None:
     by_iteration = isinstance(loop, IterBasedTrainLoop)
     name = 'max_iters' if by_iteration else 'max_epochs'
-    length = getattr(loop, name)
-    if length < 1:
-        raise ConfigError(
-            f'train_cfg.{name}={length} trains nothing: give a number from 1.'
-        )
-
-
-def _check_intervals(loop: BaseLoop) -> None:
-    milestones = getattr(loop, 'dynamic_milestones', [])  # from 0 on
-    intervals = getattr(loop, 'dynamic_intervals', [])
-    for start, interval in zip(milestones, intervals, strict=True):
-        if interval < 1:
-            name = 'dynamic_intervals' if start else 'val_interval'
+    numbers = {name: getattr(loop, name)}
+    if validates:
+        milestones = getattr(loop, 'dynamic_milestones', [])  # from 0 on
+        intervals = getattr(loop, 'dynamic_intervals', [])
+        for start, interval in zip(milestones, intervals, strict=True):
+            kind = 'dynamic_intervals' if start else 'val_interval'
+            numbers[f'{kind} from {start} on'] = interval
+    for name, number in numbers.items():
+        if number < 1:
             raise ConfigError(
-                f'train_cfg.{name}, from {start} on: {interval} is no '
-                'interval of validations. Give a number from 1; for none set '
-                'val_cfg, val_dataloader and val_evaluator to None.'
+                f'train_cfg.{name}: {number} is no length. Give a number from '
+                '1; for no validation set val_cfg, val_dataloader and '
+                'val_evaluator to None.'
             )
 
 

@@ -66,7 +66,7 @@ def outside_graphs(function: _Function) -> _Function:
 def inlined_only(function: _Function) -> _Function:
     """Let ``torch.compile`` trace a function within its caller or not at all.
 
-    Where its caller's graph breaks inside it, it would break a second time.
+    Its caller's graph would break twice at a break inside it.
     """
     _skip_frame(function.__code__)
     return function
@@ -111,13 +111,11 @@ def end_workers(loader: DataLoader) -> None:
 
 
 def in_recomputation() -> bool:
-    """Return whether a forward is activation checkpointing's second one.
-
-    Autograd then runs backward in this thread. The compiler recomputes
-    without calling Python.
-    """
+    """Return whether a forward is activation checkpointing's second one."""
+    # The compiler recomputes without calling Python.
     if torch.compiler.is_compiling():
         return False
+    # Autograd then runs backward in this thread.
     return torch._C._current_graph_task_id() != -1
 
 
@@ -140,8 +138,7 @@ def small_nccl_options(
 ) -> object | None:
     """Return ``pg_options`` of an NCCL communicator of few thread blocks.
 
-    None where this torch or its NCCL has no such setting; torch warns if the
-    group that is made has another timeout.
+    None where this torch or its NCCL has no such setting.
     """
     options = dist.ProcessGroupNCCL.Options()
     # Builds for an NCCL without communicator settings have none.
@@ -150,7 +147,7 @@ def small_nccl_options(
         return None
     config.max_ctas = most_blocks
     if timeout is not None:
-        options._timeout = timeout
+        options._timeout = timeout  # torch warns where the group's is another
     return options
 
 

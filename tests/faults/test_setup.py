@@ -54,10 +54,10 @@ NO_VALIDATION = dict(val_cfg=None, val_dataloader=None, val_evaluator=None)
      dict(train_dataloader__sampler=endless())),
     ('val_dataloader: InfiniteSampler', [],
      dict(val_dataloader__sampler=endless(), train_cfg=by_iter())),
-    ('max_epochs=0', [], dict(train_cfg__max_epochs=0)),
-    ('max_iters=-1', [], dict(train_cfg=by_iter(-1))),
-    ('val_interval, from 0 on: 0', [], dict(train_cfg__val_interval=0)),
-    ('dynamic_intervals, from 3 on: 0', [],
+    ('max_epochs: 0 is no', [], dict(train_cfg__max_epochs=0)),
+    ('max_iters: -1', [], dict(train_cfg=by_iter(-1))),
+    ('val_interval from 0 on: 0', [], dict(train_cfg__val_interval=0)),
+    ('dynamic_intervals from 3 on: 0', [],
      dict(train_cfg__dynamic_intervals=[(3, 0)])),
     ('StepLR counts epochs.*convert_to_iter_based=True', [STEP],
      dict(train_cfg=by_iter())),
@@ -88,7 +88,7 @@ def test_by_any_of_our_hooks(tmp_path, hook):
     """Also where the Runner has validated before."""
     runner = runner_of(tmp_path, hook, train_cfg__max_epochs=0)
     runner.val()
-    with pytest.raises(ConfigError, match='max_epochs=0'):
+    with pytest.raises(ConfigError, match='max_epochs: 0'):
         runner.train()
 
 

@@ -47,7 +47,7 @@ def check_annotations(cfg: Any, judgement: Judgement) -> Iterator[Finding]:
     """Return verdicts as lines: FAIL if training does not start with it."""
     mode = mode_of(cfg)
     for verdict in judgement.verdicts:
-        check = f'{verdict.check} ({", ".join(verdict.roles)})'
+        check = f'annotations ({", ".join(verdict.roles)})'
         text, remedy = verdict.text, verdict.remedy
         if verdict.level == 'sound':
             yield passed(check, text)
