@@ -31,10 +31,14 @@ from .errors import (
 from .faults import (
     check_annotation_files,
     check_same_run,
-    data_check_of,
     is_collective_error,
 )
-from .runtime import adapt_config, init_distributed, trust_checkpoints
+from .runtime import (
+    adapt_config,
+    find_hook,
+    init_distributed,
+    trust_checkpoints,
+)
 
 
 def add_common_options(parser: argparse.ArgumentParser) -> None:
@@ -108,7 +112,7 @@ def judge_annotations(
     What does not stop the run is printed, unless DataCheckHook will log it.
     """
     said = check_annotation_files(cfg, roles)
-    logged = 'train' in roles and data_check_of(cfg) is not None
+    logged = 'train' in roles and find_hook(cfg, 'DataCheckHook')
     if is_main_process() and not logged:
         for verdict in said:
             print(f'warning: {verdict.text} {verdict.remedy}', file=sys.stderr)

@@ -2,8 +2,8 @@
 """Registries of the scope ``mmdet_megdet``, for MMEngine to find by name.
 
 What a config takes over from ``_base_ = 'mmdet_megdet::...'`` is built in the
-scope ``mmdet_megdet``, whose registries MMEngine expects here. Each is an empty
-child of mmdet's of the same name, and so finds what mmdet's configs find.
+scope ``mmdet_megdet``, whose registries MMEngine expects here. Each is an
+empty child of mmdet's of the same name, and finds what mmdet's configs find.
 """
 
 import mmdet.registry

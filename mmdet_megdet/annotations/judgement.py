@@ -10,7 +10,7 @@ import numpy as np
 
 from ..text import some
 from . import checks
-from .datasets import Use, configured
+from .datasets import Use, configured, inner_of, type_name
 from .reading import read_annotations
 from .table import Table
 from .verdict import Level, Verdict
@@ -70,7 +70,12 @@ def judge(
                 verdicts = []
             said += _for((role,), verdicts)
     if judged:
-        said += _compare_labels(labels)
+        # A label means what it does in training.
+        trained = (one for one in labels if one[1] == 'train')
+        first, _, wanted = next(trained, labels[0])
+        for path, role, names in labels:
+            differ = checks.check_labels(path, names, wanted, first)
+            said += _for((role,), differ)
     for role, table in evaluated:
         own = [one for one in judged if one.use.role == role]
         if own and all(one.counted for one in own):
@@ -136,17 +141,6 @@ def _judge_use(
     )
 
 
-def _compare_labels(
-    labels: list[tuple[str, str, list[str]]],
-) -> Iterator[Verdict]:
-    """Yield where a label means another category than in training."""
-    trained = (one for one in labels if one[1] == 'train')
-    first, _, wanted = next(trained, labels[0])
-    for path, role, names in labels:
-        found = checks.check_labels(path, names, wanted, first)
-        yield from _for((role,), found)
-
-
 def _compare_images(table: Table, own: list[Judged]) -> Iterator[Verdict]:
     """Yield where an evaluation's file has other images than its data set."""
     files = dict(zip(table.image_ids.tolist(), table.file_names, strict=True))
@@ -182,3 +176,38 @@ def _merged(said: list[Verdict]) -> list[Verdict]:
     for verdict in said:
         roles.setdefault(verdict[:3], {}).update(dict.fromkeys(verdict.roles))
     return [Verdict(*key, tuple(each)) for key, each in roles.items()]
+
+
+class Epoch(NamedTuple):
+    """The images of a training epoch."""
+
+    images: int  # as mmdet filters and repeats them
+    mixed: bool  # whether there are portraits and landscapes
+
+
+def training_epoch(cfg: Any, judgement: Judgement) -> Epoch | None:
+    """Return the images of a config's training epoch, if its files tell."""
+    portraits = {
+        id(one.use.config): (one.sizes[:, 0] < one.sizes[:, 1]).tolist()
+        for one in judgement.data_sets
+        if one.counted
+    }
+    loader = cfg.get('train_dataloader') or {}
+    found = _portraits(loader.get('dataset'), portraits)
+    return None if found is None else Epoch(len(found), len(set(found)) == 2)
+
+
+def _portraits(config: Any, known: dict[int, list[bool]]) -> list[bool] | None:
+    """Return whether each image of a data set, or a wrapper, is upright."""
+    inner = inner_of(config or {})
+    if inner is None:
+        return known.get(id(config))
+    times = {
+        'ConcatDataset': 1,
+        'MultiImageMixDataset': 1,
+        'RepeatDataset': config.get('times'),
+    }.get(type_name(config.get('type')))
+    parts = [_portraits(part, known) for part in inner]
+    if times is None or None in parts:
+        return None
+    return times * [upright for part in parts for upright in part or ()]

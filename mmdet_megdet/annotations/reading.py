@@ -132,26 +132,17 @@ def _read_as_pycocotools(path: str, with_masks: bool) -> Table | list[Verdict]:
         with open(path) as file:
             content = json.load(file)
     except Exception as error:
-        text = ' '.join(str(error).split())
-        return [
-            Verdict(
-                'broken',
-                f'{path} cannot be read: {type(error).__name__}: {text}.',
-                'It is no JSON, or another program saved it in a way of its '
-                'own: write it anew as UTF-8.',
-            )
-        ]
+        reason = ' '.join(str(error).split())
+        text = f'{path} cannot be read: {type(error).__name__}: {reason}.'
+        return [Verdict('broken', text, 'Write it anew, as JSON in UTF-8.')]
     if not isinstance(content, dict):
         text = f'{path} holds a {type(content).__name__}, no object.'
         return [Verdict('broken', text, _FORMAT)]
     images, annotations, categories = (
         _entries_of(content, part, path) for part in _KINDS
     )
-    faults = [
-        entry
-        for entry in chain(images, annotations, categories)
-        if isinstance(entry, Verdict)
-    ]
+    entries = chain(images, annotations, categories)
+    faults = [entry for entry in entries if isinstance(entry, Verdict)]
     if faults:
         return faults
     size_of = {i.id: (i.width, i.height) for i in images}

@@ -14,7 +14,7 @@ SameRunHook 0; ResumeReportHook 10 (TotalBatchHook 10); SetupCheckHook 30
 """
 
 from .checkpoint import AtomicCheckpointHook, latest_checkpoint
-from .data import DataCheckHook, check_annotation_files, data_check_of
+from .data import DataCheckHook, check_annotation_files
 from .loss import FiniteLossHook
 from .memory import OutOfMemoryHook
 from .preemption import PreemptionHook
@@ -41,7 +41,6 @@ __all__ = [
     'check_annotation_files',
     'check_same_run',
     'check_setup',
-    'data_check_of',
     'is_collective_error',
     'latest_checkpoint',
 ]

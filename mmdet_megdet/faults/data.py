@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Literal
 
@@ -84,9 +84,8 @@ class DataCheckHook(Hook):
             check_loading(loop.dataloader.dataset)
         if self.annotations == 'off' or 'train' not in loops:
             return
-        for verdict in check_annotation_files(
-            runner.cfg, mode=self.annotations
-        ):
+        said = check_annotation_files(runner.cfg, mode=self.annotations)
+        for verdict in said:
             print_log(
                 f'DataCheckHook: {verdict.text} {verdict.remedy}',
                 logger='current',
@@ -100,22 +99,14 @@ class DataCheckHook(Hook):
 
 def check_loading(dataset: Any) -> None:
     """Make a data set, or those in a wrapper, load by CheckedPipeline."""
-    for one in innermost(dataset):
-        pipeline = getattr(one, 'pipeline', None)
-        if type(pipeline) is Compose:
-            one.pipeline = CheckedPipeline(pipeline)
-
-
-def innermost(dataset: Any) -> Iterator[Any]:
-    """Yield the data sets inside wrappers such as RepeatDataset."""
     # mmdet's MultiImageMixDataset calls it _dataset.
     for name in ('datasets', 'dataset', '_dataset'):
-        inner = getattr(dataset, name, None)
-        if inner is not None:
-            for part in inner if isinstance(inner, list | tuple) else [inner]:
-                yield from innermost(part)
-            return
-    yield dataset
+        inner = getattr(dataset, name, ())
+        for part in inner if isinstance(inner, list | tuple) else [inner]:
+            check_loading(part)
+    pipeline = getattr(dataset, 'pipeline', None)
+    if type(pipeline) is Compose:
+        dataset.pipeline = CheckedPipeline(pipeline)
 
 
 class CheckedPipeline(Compose):
@@ -197,12 +188,8 @@ def check_annotation_files(
 ) -> list[Verdict]:
     """Judge the annotation files of a run; a collective.
 
-    Every rank looks whether files are there; rank 0 reads them.
-
-    Args:
-        cfg (Config): This rank's config; the process group must exist.
-        roles (Sequence[str]): For which of 'train', 'val' and 'test'.
-        mode (str, optional): By default that of the config's DataCheckHook.
+    Every rank looks whether files are there; rank 0 reads them. ``mode`` is
+    by default that of the config's DataCheckHook.
 
     Returns:
         list[Verdict]: What is to be told without stopping, the same on every
@@ -239,14 +226,9 @@ def check_annotation_files(
     return [verdict for verdict in told[0] if verdict.level != 'sound']
 
 
-def data_check_of(cfg: Config | dict) -> dict | None:
-    """Return the settings of a config's DataCheckHook, if it has one."""
-    return find_hook(cfg, 'DataCheckHook')
-
-
 def mode_of(cfg: Config | dict) -> Mode:
     """Return a config's ``annotations`` of DataCheckHook, or its default."""
-    return (data_check_of(cfg) or {}).get('annotations', 'raise')
+    return (find_hook(cfg, 'DataCheckHook') or {}).get('annotations', 'raise')
 
 
 def is_refused(verdict: Verdict, mode: Mode) -> bool:

@@ -8,8 +8,7 @@ from collections.abc import Mapping
 from typing import Any, Literal
 
 import torch
-import torch.distributed as dist
-from mmengine.dist import all_gather_object
+from mmengine.dist import all_gather_object, all_reduce
 from mmengine.hooks import Hook
 from mmengine.logging import print_log
 from mmengine.registry import HOOKS
@@ -19,7 +18,6 @@ from torch.utils.hooks import RemovableHandle
 
 from ..errors import ConfigError, NonFiniteLossError
 from ..runtime import image_names
-from ..sync_bn import world_size
 from ..updates import SkipUpdate, UpdateTrainLoop, place_of
 
 # Key in the message hub, and so in every checkpoint.
@@ -65,7 +63,6 @@ class FiniteLossHook(Hook):
     def before_train(self, runner: Runner) -> None:
         """Attach the check of the losses to the model."""
         self._runner = runner
-        self._device = next(runner.model.parameters()).device
         if self.on_failure == 'skip' and not isinstance(
             runner.train_loop, UpdateTrainLoop
         ):
@@ -101,14 +98,13 @@ class FiniteLossHook(Hook):
         """Look between forward and backward; a collective."""
         if not model.training:
             return
-        losses = named_losses(output)
-        flag = not_finite(losses, self._device)
-        if world_size() > 1:
-            # On the default group: no gradients travel yet.
-            dist.all_reduce(flag, dist.ReduceOp.MAX)
-        if not flag.item():
+        wrong = describe_not_finite(named_losses(output))
+        somewhere = torch.tensor(int(wrong != ''))
+        # On the default group: no gradients travel yet.
+        all_reduce(somewhere, 'max')
+        if not somewhere:
             return
-        text = self._describe(losses)
+        text = self._describe(wrong)
         if self.on_failure == 'raise':
             raise NonFiniteLossError(
                 f'{text} Look at the annotations of these images; if it comes '
@@ -118,14 +114,14 @@ class FiniteLossHook(Hook):
             )
         self._skip(text)
 
-    def _describe(self, losses: dict[str, Tensor]) -> str:
+    def _describe(self, wrong: str) -> str:
         """Say what is wrong on which ranks, the same on all; a collective."""
-        own = describe_not_finite(losses), image_names(self._batch)
+        by_rank = all_gather_object((wrong, image_names(self._batch)))
         found = [
-            f'{wrong} on rank {rank}, with '
-            + (f'images {", ".join(images)}' if images else 'unnamed images')
-            for rank, (wrong, images) in enumerate(all_gather_object(own))
-            if wrong
+            f'{text} on rank {rank}, with images '
+            f'{", ".join(images) or "without names"}'
+            for rank, (text, images) in enumerate(by_rank)
+            if text
         ]
         place = place_of(self._runner, self._batch_idx, self._step)
         return f'FiniteLossHook: in {place}: {"; ".join(found)}.'
@@ -160,18 +156,13 @@ def named_losses(output: Any) -> dict[str, Tensor]:
     return {name: p.detach().float().mean() for name, p in parts.items()}
 
 
-def not_finite(losses: Mapping[str, Tensor], device: torch.device) -> Tensor:
-    """Return 1 if one of them, or their sum, is not finite; shape (1,)."""
-    if not losses:
-        return torch.zeros(1, dtype=torch.int32, device=device)
-    total = torch.stack(list(losses.values())).sum()
-    return torch.isfinite(total).logical_not().int().reshape(1)
-
-
 def describe_not_finite(losses: Mapping[str, Tensor]) -> str:
     """Return the names of NaN or infinite losses; waits for the device."""
-    values = {name: float(loss) for name, loss in losses.items()}
-    values['the sum of losses'] = sum(values.values())
+    if not losses:
+        return ''
+    numbers = torch.stack(list(losses.values())).tolist()
+    values = dict(zip(losses, numbers, strict=True))
+    values['the sum of losses'] = sum(numbers)
     texts = [
         f'{name} is {value:g}'
         for name, value in values.items()

@@ -14,8 +14,7 @@ from functools import partial
 from typing import Any
 
 import torch
-import torch.distributed as dist
-from mmengine.device import get_device
+from mmengine.dist import all_reduce, barrier
 from mmengine.hooks import CheckpointHook, Hook
 from mmengine.logging import print_log
 from mmengine.optim import OptimWrapper, OptimWrapperDict
@@ -25,7 +24,6 @@ from torch.utils.data import DataLoader
 
 from ..errors import REQUEUE_STATUS, ConfigError, Preempted
 from ..runtime import hold_workers
-from ..sync_bn import group_timeout
 from ..upstream.mmengine_names import built_loop
 from .checkpoint import AtomicCheckpointHook
 from .rank_watch import RankWatchHook
@@ -40,8 +38,8 @@ class PreemptionHook(Hook):
 
     Contract:
 
-    - At each optimizer update the ranks agree, by an all-reduce of one number
-      in a group of their own on the CPU, whether one of them has got it.
+    - At each optimizer update the ranks agree, by an all-reduce of one number,
+      whether one of them has got it.
     - After that update all pool BatchNorm's running statistics, rank 0 saves
       ``iter_N.pth`` as AtomicCheckpointHook does, and all end with status 75
       when it is whole. ``--resume`` continues with the next update.
@@ -66,12 +64,11 @@ class PreemptionHook(Hook):
                 shield_workers(loop.dataloader)
 
     def before_train(self, runner: Runner) -> None:
-        """Catch SIGTERM from now on; a collective."""
+        """Catch SIGTERM from now on."""
         savers = [h for h in runner.hooks if isinstance(h, CheckpointHook)]
         if not savers:
             return
         self._saver = _checked_saver(savers[0], runner.train_loop)
-        self._group = _cpu_group() if runner.world_size > 1 else None
         self._signal = TerminationSignal()
         watchers = [h for h in runner.hooks if isinstance(h, RankWatchHook)]
         self._watch = watchers[0].watch if watchers else None
@@ -83,8 +80,7 @@ class PreemptionHook(Hook):
         if self._signal is None or not _updated(runner.optim_wrapper):
             return
         asked = torch.tensor(runner.rank + 1 if self._signal.received() else 0)
-        if self._group is not None:
-            dist.all_reduce(asked, dist.ReduceOp.MAX, self._group)
+        all_reduce(asked, 'max')
         if asked:
             self._stop(runner, int(asked) - 1)
 
@@ -99,8 +95,7 @@ class PreemptionHook(Hook):
     def _stop(self, runner: Runner, rank: int) -> None:
         runner.call_hook('before_interrupt')
         path = self._saver.save_inside_epoch(runner)
-        if self._group is not None:
-            dist.barrier(self._group)
+        barrier()
         if self._watch is not None:
             self._watch.stop()
         # To the end of the process: where one rank ends with a status other
@@ -188,22 +183,9 @@ def _wait_for_end(parent: int) -> None:
 
 
 def _updated(wrapper: OptimWrapper | OptimWrapperDict) -> bool:
-    """Return whether the iteration that is over ended in an update."""
     if isinstance(wrapper, OptimWrapperDict):
         return all(one.should_update() for one in wrapper.values())
     return wrapper.should_update()
-
-
-def _cpu_group() -> dist.ProcessGroup:
-    timeout = group_timeout(dist.group.WORLD, torch.device(get_device()))
-    try:
-        return dist.new_group(backend='gloo', timeout=timeout)
-    except RuntimeError as error:
-        raise ConfigError(
-            f'PreemptionHook: the ranks cannot make a gloo group ({error}). '
-            "Name the machines' network interface in GLOO_SOCKET_IFNAME, "
-            f'{_AS_IT_IS}'
-        ) from error
 
 
 def _checked_saver(

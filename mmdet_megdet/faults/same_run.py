@@ -83,7 +83,7 @@ def versions() -> dict[str, str]:
     found['CUDA'] = str(torch.version.cuda)
     if torch.cuda.is_available():
         found['NCCL'] = '.'.join(map(str, torch.cuda.nccl.version()))
-    found['mmdet_megdet (digest of its files)'] = source_digest()
+    found['mmdet_megdet (digest of its files)'] = _source_digest()
     return found
 
 
@@ -95,8 +95,7 @@ def _installed(name: str) -> str | None:
 
 
 @cache
-def source_digest() -> str:
-    """Return a digest of this package's own files, 12 hexadecimal digits."""
+def _source_digest() -> str:
     folder = Path(__file__).resolve().parents[1]
     digest = hashlib.sha256()
     for path in sorted(folder.rglob('*.py')):

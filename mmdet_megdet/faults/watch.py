@@ -34,11 +34,9 @@ class Beat:
     number: int = 0  # grows
     place: str = 'before training'
     error: str = ''
-    # Whether the error may be the consequence of another rank's end.
-    follows: bool = False
+    follows: bool = False  # perhaps the consequence of another rank's end
     finished: bool = False
-    # The reader's view: whether it has been the latest for too long.
-    gone: bool = False
+    gone: bool = False  # for the reader: it has been the latest for too long
 
     def __str__(self) -> str:
         if self.error:
@@ -62,11 +60,8 @@ class RankWatch:
     it has been asked to end. A rank counts as gone when it has given no sign
     of life for a fifth of the timeout, at most 15 seconds.
 
-    Args:
-        rank (int): This process.
-        world_size (int): Number of ranks.
-        timeout (float): Seconds after which the run's collectives give up.
-        log (Callable): Takes a line for the log.
+    ``timeout`` is that of the run's collectives, in seconds; ``log`` takes a
+    line.
     """
 
     def __init__(

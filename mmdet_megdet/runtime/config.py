@@ -54,19 +54,11 @@ def adapt_config(cfg: Config) -> Config:
     optim_wrapper = cfg.get('optim_wrapper') or {}
     counts = optim_wrapper.get('accumulative_counts', 1)
     check_lr_scaling(cfg.get('auto_scale_lr'), counts)
-    asked = cfg.get('find_unused_parameters')
-    said = wrapper.get('find_unused_parameters')
-    ours = wrapper.get('type', _STOCK) in (_STOCK, _OURS)
-    used = said if said is not None else ours and asked
-    if asked is not None and bool(used) != asked:
-        raise ConfigError(
-            f'find_unused_parameters={asked} contradicts model_wrapper_cfg, '
-            f'where it is {said}: set it there alone.'
-        )
-    if ours:
+    if wrapper.get('type', _STOCK) in (_STOCK, _OURS):
         wrapper['type'] = _OURS
+        asked = cfg.get('find_unused_parameters')
         if asked is not None:
-            wrapper['find_unused_parameters'] = asked
+            wrapper.setdefault('find_unused_parameters', asked)
     cfg.model_wrapper_cfg = wrapper
     hooks = _ALWAYS | dict(cfg.get('default_hooks') or {})
     cfg.default_hooks = {

@@ -32,8 +32,8 @@ def run_torchrun(
     a machine that is gone while no process fails by it, ends where one is gone
     in the rendezvous, and gives processes 30 s to stop ahead of a restart.
 
-    ``would_fail_again`` is asked with the statuses of this machine's processes;
-    where it says so the job ends, on all machines. ``warn`` takes a line.
+    ``would_fail_again`` is asked with the statuses of this machine's
+    processes; if it says so the job ends, on all machines.
     """
     agent = partial(_Agent, would_fail_again, warn)
     with patch.object(api, 'LocalElasticAgent', agent):

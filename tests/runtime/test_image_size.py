@@ -16,9 +16,9 @@ from PIL.PngImagePlugin import PngInfo
 
 from mmdet_megdet.errors import DataError
 from mmdet_megdet.faults.data import is_cut_off
-from mmdet_megdet.runtime import (
+from mmdet_megdet.runtime import image_size
+from mmdet_megdet.runtime.image_size import (
     decoded_size,
-    image_size,
     is_turned_in_place,
     size_when_decoded,
 )
