@@ -60,7 +60,8 @@ def configured(
             try:
                 uses.append(_use(config, role, scope))
             except _NotUsedError as found:
-                verdicts.append(Verdict(*found.args, roles=(role,)))
+                level, text, remedy = found.args
+                verdicts.append(Verdict(level, text, remedy, (role,)))
         evaluations += _evaluations(cfg.get(f'{role}_evaluator'), role)
     return uses, evaluations, verdicts
 

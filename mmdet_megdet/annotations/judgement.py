@@ -175,7 +175,7 @@ def _merged(said: list[Verdict]) -> list[Verdict]:
     roles: dict[tuple, dict[str, None]] = {}
     for verdict in said:
         roles.setdefault(verdict[:3], {}).update(dict.fromkeys(verdict.roles))
-    return [Verdict(*key, tuple(each)) for key, each in roles.items()]
+    return [Verdict(*key)._replace(roles=tuple(roles[key])) for key in roles]
 
 
 class Epoch(NamedTuple):

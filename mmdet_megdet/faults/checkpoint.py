@@ -58,12 +58,10 @@ class AtomicCheckpointHook(CheckpointHook):
             return
         for path in sorted(Path(self.out_dir).glob(f'*{_UNFINISHED}')):
             path.unlink(missing_ok=True)
-            print_log(
+            runner.logger.warning(
                 f'{path.name.removesuffix(_UNFINISHED)} was cut off while an '
                 f'earlier run wrote it to {self.out_dir}; the rest is '
-                'removed.',
-                logger='current',
-                level=logging.WARNING,
+                'removed.'
             )
 
     def save_inside_epoch(self, runner: Runner) -> str:

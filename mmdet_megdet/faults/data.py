@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Literal
@@ -17,7 +16,6 @@ from mmengine.dist import (
     is_main_process,
 )
 from mmengine.hooks import Hook
-from mmengine.logging import print_log
 from mmengine.registry import HOOKS
 from mmengine.runner import Runner
 from PIL import JpegImagePlugin, PngImagePlugin
@@ -86,10 +84,8 @@ class DataCheckHook(Hook):
             return
         said = check_annotation_files(runner.cfg, mode=self.annotations)
         for verdict in said:
-            print_log(
-                f'DataCheckHook: {verdict.text} {verdict.remedy}',
-                logger='current',
-                level=logging.WARNING,
+            runner.logger.warning(
+                f'DataCheckHook: {verdict.text} {verdict.remedy}'
             )
 
     def before_train_epoch(self, runner: Runner) -> None:

@@ -3,14 +3,12 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Mapping
 from typing import Any, Literal
 
 import torch
 from mmengine.dist import all_gather_object, all_reduce
 from mmengine.hooks import Hook
-from mmengine.logging import print_log
 from mmengine.registry import HOOKS
 from mmengine.runner import Runner
 from torch import Tensor, nn
@@ -136,11 +134,9 @@ class FiniteLossHook(Hook):
             )
         hub.update_info(_SKIPPED, skipped)
         hub.update_scalar(f'train/{_SKIPPED}', skipped, resumed=False)
-        print_log(
+        self._runner.logger.warning(
             f'{text} The update is skipped, number {skipped} of at most '
-            f'{self.max_skips}.',
-            logger='current',
-            level=logging.WARNING,
+            f'{self.max_skips}.'
         )
         raise SkipUpdate
 

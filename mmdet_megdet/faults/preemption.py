@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import gc
-import logging
 import os
 import signal
 import threading
@@ -16,18 +15,16 @@ from typing import Any
 import torch
 from mmengine.dist import all_reduce, barrier
 from mmengine.hooks import CheckpointHook, Hook
-from mmengine.logging import print_log
-from mmengine.optim import OptimWrapper, OptimWrapperDict
+from mmengine.optim import OptimWrapperDict
 from mmengine.registry import HOOKS
-from mmengine.runner import BaseLoop, EpochBasedTrainLoop, Runner
+from mmengine.runner import EpochBasedTrainLoop, Runner
 from torch.utils.data import DataLoader
 
 from ..errors import REQUEUE_STATUS, ConfigError, Preempted
 from ..runtime import hold_workers
-from ..upstream.mmengine_names import built_loop
 from .checkpoint import AtomicCheckpointHook
 from .rank_watch import RankWatchHook
-from .setup import check_setup
+from .setup import built_loops, check_setup
 
 _AS_IT_IS = 'or leave SIGTERM as it is by default_hooks.preemption=None.'
 
@@ -59,16 +56,28 @@ class PreemptionHook(Hook):
         """Shield the workers, ahead of hooks that look at the loader."""
         check_setup(runner)
         hold_workers(runner)
-        for loop in (built_loop(runner, 'train'), built_loop(runner, 'val')):
-            if loop is not None:
-                shield_workers(loop.dataloader)
+        for loop in built_loops(runner).values():
+            shield_workers(loop.dataloader)
 
     def before_train(self, runner: Runner) -> None:
         """Catch SIGTERM from now on."""
         savers = [h for h in runner.hooks if isinstance(h, CheckpointHook)]
         if not savers:
             return
-        self._saver = _checked_saver(savers[0], runner.train_loop)
+        (self._saver, *_), loop = savers, runner.train_loop
+        if not isinstance(self._saver, AtomicCheckpointHook):
+            raise ConfigError(
+                f'PreemptionHook saves by AtomicCheckpointHook, not by '
+                f'{type(self._saver).__name__}: set default_hooks.checkpoint.'
+                f"type='AtomicCheckpointHook', {_AS_IT_IS}"
+            )
+        if isinstance(loop, EpochBasedTrainLoop):
+            raise ConfigError(
+                f'PreemptionHook saves inside an epoch, and '
+                f'{type(loop).__name__} cannot go on there. Set train_cfg.'
+                "type='UpdateTrainLoop' and train_dataloader.batch_sampler="
+                f"dict(type='UpdateBatchSampler'), {_AS_IT_IS}"
+            )
         self._signal = TerminationSignal()
         watchers = [h for h in runner.hooks if isinstance(h, RankWatchHook)]
         self._watch = watchers[0].watch if watchers else None
@@ -77,7 +86,11 @@ class PreemptionHook(Hook):
 
     def after_train_iter(self, runner: Runner, *_: Any, **__: Any) -> None:
         """Agree after an update whether to stop; if so, save and stop."""
-        if self._signal is None or not _updated(runner.optim_wrapper):
+        wrapper: Any = runner.optim_wrapper
+        several = isinstance(wrapper, OptimWrapperDict)
+        wrappers = wrapper.values() if several else [wrapper]
+        updated = all(one.should_update() for one in wrappers)
+        if self._signal is None or not updated:
             return
         asked = torch.tensor(runner.rank + 1 if self._signal.received() else 0)
         all_reduce(asked, 'max')
@@ -101,12 +114,10 @@ class PreemptionHook(Hook):
         # To the end of the process: where one rank ends with a status other
         # than 0, srun sends SIGTERM to the others, which are to keep theirs.
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
-        print_log(
+        runner.logger.warning(
             f'PreemptionHook: rank {rank} got SIGTERM. All ranks stop after '
             f'iteration {runner.iter + 1} with {path}, status '
-            f'{REQUEUE_STATUS}; --resume continues.',
-            logger='current',
-            level=logging.WARNING,
+            f'{REQUEUE_STATUS}; --resume continues.'
         )
         # As at the end of any run: logs and visualizers are closed.
         runner.call_hook('after_run')
@@ -180,27 +191,3 @@ def _wait_for_end(parent: int) -> None:
     while signal.sigwaitinfo({signal.SIGTERM}).si_pid != parent:
         pass
     os._exit(0)
-
-
-def _updated(wrapper: OptimWrapper | OptimWrapperDict) -> bool:
-    if isinstance(wrapper, OptimWrapperDict):
-        return all(one.should_update() for one in wrapper.values())
-    return wrapper.should_update()
-
-
-def _checked_saver(
-    hook: CheckpointHook, loop: BaseLoop
-) -> AtomicCheckpointHook:
-    if not isinstance(hook, AtomicCheckpointHook):
-        raise ConfigError(
-            f'PreemptionHook saves by AtomicCheckpointHook, not by '
-            f'{type(hook).__name__}: set default_hooks.checkpoint.type='
-            f"'AtomicCheckpointHook', {_AS_IT_IS}"
-        )
-    if isinstance(loop, EpochBasedTrainLoop):
-        raise ConfigError(
-            f'PreemptionHook saves inside an epoch, and {type(loop).__name__} '
-            "cannot go on there. Set train_cfg.type='UpdateTrainLoop' and "
-            f"batch_sampler.type='UpdateBatchSampler', {_AS_IT_IS}"
-        )
-    return hook

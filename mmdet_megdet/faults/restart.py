@@ -14,7 +14,6 @@ from typing import Any
 from mmengine.config import Config
 from mmengine.dist import master_only
 from mmengine.hooks import Hook
-from mmengine.logging import print_log
 from mmengine.registry import HOOKS
 from mmengine.runner import Runner
 
@@ -47,12 +46,11 @@ class RestartHook(Hook):
         if max(before, now) == 0:
             return
         lost = max(before - now, 0)
-        print_log(
+        runner.logger.log(
+            logging.WARNING if lost else logging.INFO,
             f'RestartHook: training goes on with {runner.world_size} rank(s) '
             f'after update {now}. It had come to update {max(before, now)}: '
             f'{lost} update(s) are lost and made again.',
-            logger='current',
-            level=logging.WARNING if lost else logging.INFO,
         )
 
     @master_only

@@ -8,14 +8,12 @@ today's config, without a word: :class:`ResumeReportHook` tells which.
 from __future__ import annotations
 
 import inspect
-import logging
 import re
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from typing import Any
 
 from mmengine.hooks import Hook
-from mmengine.logging import print_log
 from mmengine.optim import OptimWrapper, OptimWrapperDict
 from mmengine.registry import HOOKS
 from mmengine.runner import Runner
@@ -77,16 +75,20 @@ class ResumeReportHook(Hook):
         of_config = config_changes(
             getattr(checkpoint, 'config_text', ''), runner.cfg.pretty_text
         )
+        # Groups of parameters mostly differ in the same way.
+        of_state = sorted(set(state_changes(checkpoint, runner)))
+        texts = []
         if of_config is None:
-            _warn(f"{source} holds no config to compare with today's.")
+            texts.append(f"{source} holds no config to compare with today's.")
         if 'optimizer' not in checkpoint:
-            _warn(
+            texts.append(
                 f"{source} does not hold the optimizer's state: momenta start "
                 "anew, and settings are those of today's config."
             )
-        # Groups of parameters mostly differ in the same way.
-        of_state = sorted(set(state_changes(checkpoint, runner)))
-        text = f'{source} was trained with another config (then -> today).'
+        if of_state or of_config:
+            texts.append(
+                f'{source} was trained with another config (then -> today).'
+            )
         for head, changes in (
             (
                 "The checkpoint's state holds for these, not today's config "
@@ -96,9 +98,9 @@ class ResumeReportHook(Hook):
             ("These are today's config's, not the checkpoint's:", of_config),
         ):
             if changes:
-                text += f'\n{head}\n  ' + some(changes, 12, '\n  ')
-        if of_state or of_config:
-            _warn(text)
+                texts.append(f'{head}\n  ' + some(changes, 12, '\n  '))
+        if texts:
+            runner.logger.warning('\n'.join(['ResumeReportHook:', *texts]))
 
 
 def _take_equal_metainfo(runner: Runner, meta: dict) -> None:
@@ -226,9 +228,3 @@ def _plain(value: Any) -> Any:
         return value.tolist()
     # A checkpoint may have tuples where today's config has lists.
     return list(value) if isinstance(value, tuple) else value
-
-
-def _warn(text: str) -> None:
-    print_log(
-        f'ResumeReportHook: {text}', logger='current', level=logging.WARNING
-    )

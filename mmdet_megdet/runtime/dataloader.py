@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from copy import deepcopy
 from types import GeneratorType
 from typing import Any
 
@@ -13,10 +12,9 @@ from torch.utils.data import DataLoader
 
 from ..errors import ConfigError
 from ..upstream.mmengine_names import (
+    begin_again,
     built_loop,
     endless_batches,
-    has_seed_of_each_rank,
-    train_dataloader_config,
 )
 from ..upstream.torch_names import end_workers
 
@@ -52,8 +50,8 @@ def hold_workers(runner: Runner) -> None:
 
     What a worker is to know must be on its loader when it starts. MMEngine's
     IterBasedTrainLoop starts its workers when it is built, ahead of all hooks:
-    those are ended here, and the sampler begins again. (A sampler that is no
-    config, but an object, goes on behind what they have asked for.)
+    those are ended here, and MMEngine's samplers begin again. (Others go on
+    behind what they have been asked for.)
 
     A hook that sets something on a loader calls this in ``before_run``; any
     number of them may.
@@ -65,35 +63,12 @@ def hold_workers(runner: Runner) -> None:
         or loop.dataloader.num_workers == 0
     ):
         return
-    loader, config = loop.dataloader, train_dataloader_config(runner)
     # Workers end with the iterators that hold them.
     loop.dataloader_iterator = None
-    end_workers(loader)
-    if isinstance(config, dict):
-        anew = runner.build_dataloader(
-            _AroundDataset(config, dataset=loader.dataset),
-            seed=runner.seed,
-            diff_rank_seed=has_seed_of_each_rank(runner),
-        )
-        # In the same loader, which hooks may know already.
-        vars(loader).update(
-            sampler=anew.sampler, batch_sampler=anew.batch_sampler
-        )
-    loop.dataloader_iterator = _late(loader)
+    end_workers(loop.dataloader)
+    begin_again(loop.dataloader)
+    loop.dataloader_iterator = _late(loop.dataloader)
 
 
 def _late(loader: DataLoader) -> Iterator[Sequence]:
     yield from endless_batches(loader)  # starts with the first batch
-
-
-class _AroundDataset(dict):
-    """A dataloader's config whose data set the Runner does not copy."""
-
-    def __init__(self, config: dict, dataset: Any) -> None:
-        super().__init__(config, dataset=dataset)
-        # The data set is cut by it already.
-        self.pop('num_batch_per_epoch', None)
-
-    def __deepcopy__(self, memo: dict) -> dict:
-        dataset = self['dataset']
-        return deepcopy(dict(self), memo | {id(dataset): dataset})

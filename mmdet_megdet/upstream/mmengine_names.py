@@ -11,6 +11,7 @@ from typing import Any, Literal
 from unittest.mock import patch
 
 import torch
+from mmengine.dataset import InfiniteSampler
 from mmengine.optim import BaseOptimWrapper, OptimWrapper, _ParamScheduler
 from mmengine.optim.scheduler import OneCycleParamScheduler
 from mmengine.runner import BaseLoop, Runner, checkpoint
@@ -111,9 +112,11 @@ def has_seed_of_each_rank(runner: Runner) -> bool:
     return bool(runner._randomness_cfg.get('diff_rank_seed', False))
 
 
-def train_dataloader_config(runner: Runner) -> DataLoader | dict | None:
-    """Return what the runner was told of training's dataloader."""
-    return runner._train_dataloader
+def begin_again(loader: DataLoader) -> None:
+    """Let an InfiniteSampler begin again, which others do by themselves."""
+    sampler: Any = getattr(loader.batch_sampler, 'sampler', loader.sampler)
+    if isinstance(sampler, InfiniteSampler):
+        sampler.indices = sampler._indices_of_rank()
 
 
 def load_as_torch_does() -> None:

@@ -30,7 +30,6 @@ from mmdet_megdet.upstream.mmengine_names import (
     schedulers_of,
     set_accumulation,
     steps_counted,
-    train_dataloader_config,
 )
 
 
@@ -139,7 +138,6 @@ def test_what_a_runner_was_told_and_has_built(tmp_path, asked):
     )
     assert resumes(runner) is asked
     assert has_seed_of_each_rank(runner) is asked
-    assert train_dataloader_config(runner)['batch_size'] == 2
     assert built_loop(runner, 'train') is None
     loop = runner.train_loop
     assert built_loop(runner, 'train') is loop
