@@ -20,25 +20,7 @@ from torch.distributed.elastic.multiprocessing.errors import (
     get_error_handler,
 )
 
-from .errors import (
-    RANK_LOST_STATUS,
-    REQUEUE_STATUS,
-    CheckpointError,
-    ConfigError,
-    MegDetError,
-    Preempted,
-)
-from .faults import (
-    check_annotation_files,
-    check_same_run,
-    is_collective_error,
-)
-from .runtime import (
-    adapt_config,
-    find_hook,
-    init_distributed,
-    trust_checkpoints,
-)
+from . import errors, faults, runtime
 
 
 def add_common_options(parser: argparse.ArgumentParser) -> None:
@@ -76,9 +58,9 @@ def add_common_options(parser: argparse.ArgumentParser) -> None:
 def load_config(args: argparse.Namespace) -> Config:
     """Read the config and apply the common options."""
     if not Path(args.config).is_file():
-        raise ConfigError(f'there is no config file {args.config}')
+        raise errors.ConfigError(f'there is no config file {args.config}')
     if args.trust_checkpoint:
-        trust_checkpoints()
+        runtime.trust_checkpoints()
     os.environ.setdefault('LOCAL_RANK', str(args.local_rank))
     cfg = Config.fromfile(args.config)
     cfg.launcher = args.launcher
@@ -94,14 +76,14 @@ def load_config(args: argparse.Namespace) -> Config:
 def require_checkpoint(path: str) -> str:
     """Return the path or address of a checkpoint, if it is there."""
     if '://' not in path and not Path(path).expanduser().is_file():
-        raise CheckpointError(f'there is no checkpoint {path}')
+        raise errors.CheckpointError(f'there is no checkpoint {path}')
     return path
 
 
 def join(cfg: Config) -> int:
     """Join the distributed run of a config, and return the world size."""
     dist_cfg = cfg.get('env_cfg', {}).get('dist_cfg')
-    return init_distributed(cfg.launcher, dist_cfg)
+    return runtime.init_distributed(cfg.launcher, dist_cfg)
 
 
 def judge_annotations(
@@ -111,8 +93,8 @@ def judge_annotations(
 
     What does not stop the run is printed, unless DataCheckHook will log it.
     """
-    said = check_annotation_files(cfg, roles)
-    logged = 'train' in roles and find_hook(cfg, 'DataCheckHook')
+    said = faults.check_annotation_files(cfg, roles)
+    logged = 'train' in roles and runtime.find_hook(cfg, 'DataCheckHook')
     if is_main_process() and not logged:
         for verdict in said:
             print(f'warning: {verdict.text} {verdict.remedy}', file=sys.stderr)
@@ -120,8 +102,8 @@ def judge_annotations(
 
 def build_runner(cfg: Config) -> Runner:
     """Build the runner, if all ranks have the same config and versions."""
-    check_same_run(cfg)
-    cfg = adapt_config(cfg)
+    faults.check_same_run(cfg)
+    cfg = runtime.adapt_config(cfg)
     if 'runner_type' in cfg:
         return RUNNERS.build(cfg)
     return Runner.from_cfg(cfg)
@@ -140,16 +122,16 @@ def run_tool(main: Callable[[], None]) -> None:
     status = 1
     try:
         main()
-    except Preempted:
-        status = REQUEUE_STATUS
-    except MegDetError as error:
+    except errors.Preempted:
+        status = errors.REQUEUE_STATUS
+    except errors.MegDetError as error:
         print(f'error: {error}', file=sys.stderr)
         get_error_handler().record_exception(error)
     except (Exception, KeyboardInterrupt) as error:
         traceback.print_exc()
         get_error_handler().record_exception(error)
-        if is_collective_error(error):
-            status = RANK_LOST_STATUS
+        if faults.is_collective_error(error):
+            status = errors.RANK_LOST_STATUS
     else:
         if dist.is_initialized():
             # The runner and its model are in reference cycles and hold the

@@ -43,12 +43,8 @@ def differences(
 ) -> str | None:
     """Return how ranks differ, as text; None if they agree.
 
-    For each name that differs (at most ``most``) come the values and their
-    ranks, first what most ranks have.
-
-    Examples:
-        >>> differences([{'torch': '2.6'}, {'torch': '2.7'}])
-        'torch is 2.6 on rank 0 and 2.7 on rank 1'
+    For each name that differs (at most ``most``) come the values, first what
+    most ranks have: 'torch is 2.6 on ranks 0, 1 and 2.7 on rank 2'.
     """
     names = dict.fromkeys(name for facts in by_rank for name in facts)
     texts = []

@@ -20,6 +20,12 @@ from .verdict import Level, Verdict
 _PIXEL = 1.0
 _LEFT_OUT = 'mmdet leaves them out without a word: mend or remove them.'
 _MEND = 'Mend or remove these annotations.'
+_ADD = 'mmdet leaves them out: add them to metainfo.classes and num_classes.'
+_CLIPPED = 'mmdet clips them. Are the sizes in the file those of the images?'
+_FLAT = 'have a box without area (width, height or area below 1 pixel)'
+_OUTSIDE = 'have a box that lies outside the image'
+_OVER = 'have a box that reaches over the edge of the image'
+_UNMATCHED = 'have the id 0, by which pycocotools says that nothing matched'
 _NO_MASK = (
     'have no segmentation that is a list of polygons [[x, y, ...], ...] or '
     'RLE of the size [height, width] of the image'
@@ -134,39 +140,18 @@ def check_annotations(
     places = np.unique(table.category_places[other])
     names = some((repr(table.category_names[i]) for i in places), 5)
     meant = found.known & (found.label >= 0)
+    # Evaluation takes the classes alone, as one may expect.
+    level: Level = 'misleading' if use.role == 'train' else 'notable'
+    what = f'are of categories that the config has not, {names}'
     rows: list[_Row] = [
-        (
-            # Evaluation takes the classes alone, as one may expect.
-            'misleading' if use.role == 'train' else 'notable',
-            other,
-            f'are of categories that the config has not, {names}',
-            'mmdet leaves them out: add them to metainfo.classes and '
-            'num_classes.',
-        ),
-        (
-            'notable',
-            found.flat & meant,
-            'have a box without area (width, height or area below 1 pixel)',
-            _LEFT_OUT,
-        ),
-        (
-            'misleading',
-            found.outside & meant,
-            'have a box that lies outside the image',
-            _LEFT_OUT,
-        ),
-        (
-            'notable',
-            found.over & meant,
-            'have a box that reaches over the edge of the image',
-            'mmdet clips them. Are the sizes in the file those of the images?',
-        ),
+        (level, other, what, _ADD),
+        ('notable', found.flat & meant, _FLAT, _LEFT_OUT),
+        ('misleading', found.outside & meant, _OUTSIDE, _LEFT_OUT),
+        ('notable', found.over & meant, _OVER, _CLIPPED),
     ]
     if use.with_masks:
-        bad, short = (
-            found.kept & (table.forms == form)
-            for form in (Form.BAD, Form.SHORT)
-        )
+        bad = found.kept & (table.forms == Form.BAD)
+        short = found.kept & (table.forms == Form.SHORT)
         rows += [
             ('broken', bad, _NO_MASK, _MEND),
             ('notable', short, 'have no polygon of 3 points', _MEND),
@@ -180,19 +165,14 @@ def check_evaluation(
     """Yield verdicts on what would stop CocoMetric after an epoch."""
     instances = instances_of(table, classes)
     seen = (instances.label >= 0) & (table.image_places >= 0)
+    what = 'have no iscrowd, which the evaluation asks for'
     rows: list[_Row] = [
-        (
-            'broken',
-            seen & (table.iscrowd < 0),
-            'have no iscrowd, which the evaluation asks for',
-            'Write iscrowd=0 into these entries.',
-        ),
+        ('broken', seen & (table.iscrowd < 0), what, 'Write iscrowd=0.'),
         (
             'notable',
             seen & (table.ids == 0),
-            'have the id 0, by which pycocotools says that nothing matched: '
-            'they count as missed',
-            'Number the annotations from 1.',
+            _UNMATCHED,
+            'Number them from 1.',
         ),
     ]
     if with_masks:

@@ -11,13 +11,6 @@ from typing import Any, NamedTuple
 from .verdict import Verdict
 
 
-class Reader(NamedTuple):
-    """How a pipeline decodes images: options of LoadImageFromFile."""
-
-    color_type: str = 'color'
-    backend: str | None = 'cv2'
-
-
 class Use(NamedTuple):
     """A data set in COCO's format, as a config uses it."""
 
@@ -26,7 +19,7 @@ class Use(NamedTuple):
     classes: tuple[str, ...]  # metainfo's, or the type's own
     with_masks: bool  # whether its pipeline loads masks
     folder: str  # of the images
-    reader: Reader | None  # how its pipeline decodes them, where known
+    color_type: str | None  # LoadImageFromFile's, where OpenCV decodes them
     filters: bool  # whether it filters as mmdet's CocoDataset does
     rule: dict  # filter_cfg, as far as it holds
     indices: Any
@@ -111,14 +104,13 @@ def _use(config: dict, role: str, scope: str) -> Use:
             "Set data_prefix=dict(img='...'): the folder of the images.",
         )
     pipeline = config.get('pipeline') or ()
-    steps = {type_name(step.get('type')): step for step in pipeline}
-    reader = None
-    if 'LoadImageFromFile' in steps:
-        step = steps['LoadImageFromFile']
-        reader = Reader(
-            step.get('color_type', 'color'),
-            step.get('imdecode_backend', 'cv2'),
-        )
+    color_type = None
+    for step in pipeline:
+        if (
+            type_name(step.get('type')) == 'LoadImageFromFile'
+            and step.get('imdecode_backend', 'cv2') == 'cv2'
+        ):
+            color_type = step.get('color_type', 'color')
     rule = {} if config.get('test_mode') else config.get('filter_cfg') or {}
     return Use(
         role,
@@ -126,7 +118,7 @@ def _use(config: dict, role: str, scope: str) -> Use:
         tuple(classes),
         any(_options(pipeline, 'with_mask')),
         os.path.join(root, prefix['img']),
-        reader,
+        color_type,
         filters,
         dict(rule),
         config.get('indices'),

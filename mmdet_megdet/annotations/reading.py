@@ -156,9 +156,8 @@ def _read_as_pycocotools(path: str, with_masks: bool) -> Table | list[Verdict]:
 
 def _entries_of(content: dict, part: str, path: str) -> list[Any]:
     """Return a part's entries; a verdict in the place of those at fault."""
-    # pycocotools asks for the categories alone.
-    if part not in content and part != 'categories':
-        content[part] = []
+    if part != 'categories':  # for which alone pycocotools asks
+        content.setdefault(part, [])
     if not isinstance(content.get(part), list):
         text = f'{path} has no list {part!r}.'
         return [Verdict('broken', text, _FORMAT)]

@@ -131,11 +131,7 @@ class AtomicLocalBackend(LocalBackend):
 
 
 def write_atomically(data: bytes, path: str | Path) -> None:
-    """Write a file so that it has its name only once it is complete.
-
-    Raises:
-        CheckpointError: If the disk does not take it; nothing is left then.
-    """
+    """Write a file so that it has its name only once it is complete."""
     path = Path(path)
     unfinished = path.with_name(path.name + _UNFINISHED)
     try:
@@ -164,9 +160,6 @@ def latest_checkpoint(work_dir: str | Path) -> str | None:
     Where the note or the checkpoint is missing or cut off, it is the newest
     whole one in the same folder with an optimizer's state, with a warning;
     None if nothing was saved yet.
-
-    Raises:
-        CheckpointError: If the noted one is of no use and there is no other.
     """
     work_dir = Path(work_dir)
     note = find_latest_checkpoint(str(work_dir))

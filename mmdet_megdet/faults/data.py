@@ -7,14 +7,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Literal
 
+from mmengine import dist
 from mmengine.config import Config
 from mmengine.dataset import Compose
-from mmengine.dist import (
-    broadcast_object_list,
-    get_rank,
-    get_world_size,
-    is_main_process,
-)
 from mmengine.hooks import Hook
 from mmengine.registry import HOOKS
 from mmengine.runner import Runner
@@ -45,8 +40,6 @@ _said: dict[str, list[Verdict]] = {}
 @HOOKS.register_module()
 class DataCheckHook(Hook):
     """Say which image or annotation is at fault, instead of going on.
-
-    Contract:
 
     - An image that is missing, cut off, of another size than the annotation
       file says, or fails in the pipeline for whatever other reason raises
@@ -185,14 +178,8 @@ def check_annotation_files(
     """Judge the annotation files of a run; a collective.
 
     Every rank looks whether files are there; rank 0 reads them. ``mode`` is
-    by default that of the config's DataCheckHook.
-
-    Returns:
-        list[Verdict]: What is to be told without stopping, the same on every
-        rank.
-
-    Raises:
-        DataError: On every rank, if a file is not used as is meant.
+    by default that of the config's DataCheckHook. All ranks return what is to
+    be told without stopping, or raise the same DataError.
     """
     mode = mode or mode_of(cfg)
     with all_raise():
@@ -201,13 +188,13 @@ def check_annotation_files(
         paths = list(dict.fromkeys(part.path for part in parts))
         verdicts += filter(None, map(unreadable, paths))
         if any(verdict.level == 'broken' for verdict in verdicts):
-            here = f'rank {get_rank()}: ' if get_world_size() > 1 else ''
-            raise DataError(here + _refusal(verdicts, 'off'))
+            text = _refusal(verdicts, 'off')
+            raise DataError(f'rank {dist.get_rank()}: {text}')
     if mode == 'off':
         return []
     told: list[Any] = [None]
     with all_raise():
-        if is_main_process():
+        if dist.is_main_process():
             states = [Path(path).stat() for path in paths]
             times = [(state.st_mtime_ns, state.st_size) for state in states]
             settings = [use._replace(config={}) for use in uses]
@@ -218,7 +205,7 @@ def check_annotation_files(
             told = [_said[key]]
             if any(is_refused(verdict, mode) for verdict in told[0]):
                 raise DataError(_refusal(told[0], mode))
-    broadcast_object_list(told)
+    dist.broadcast_object_list(told)
     return [verdict for verdict in told[0] if verdict.level != 'sound']
 
 

@@ -27,8 +27,6 @@ _LARGEST = torch.finfo(torch.float32).max
 class FiniteLossHook(Hook):
     """On a NaN or infinite loss, stop all ranks; or skip the update on all.
 
-    Contract:
-
     - Every loss of every rank is looked at in every micro-step, between
       forward and backward, and the ranks agree by an all-reduce of one
       number. Weights, the optimizer's state and gradients never see it.

@@ -33,8 +33,6 @@ _AS_IT_IS = 'or leave SIGTERM as it is by default_hooks.preemption=None.'
 class PreemptionHook(Hook):
     """On SIGTERM, let all ranks stop together with a checkpoint.
 
-    Contract:
-
     - At each optimizer update the ranks agree, by an all-reduce of one number,
       whether one of them has got it.
     - After that update all pool BatchNorm's running statistics, rank 0 saves
@@ -164,8 +162,7 @@ class TerminationSignal:
 def shield_workers(loader: DataLoader) -> None:
     """Let a loader's workers heed their training process's SIGTERM alone.
 
-    Slurm sends SIGTERM to all processes of a job, and a worker that it ends
-    is an error in its training process, which then cannot save.
+    Slurm sends it to all processes; a rank whose worker ends cannot save.
     """
     loader.worker_init_fn = partial(
         _start_worker, worker_init_fn=loader.worker_init_fn

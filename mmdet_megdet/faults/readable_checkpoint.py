@@ -73,13 +73,9 @@ class ReadableCheckpointHook(Hook):
 
 
 def readable(value: Any, path: str = '') -> Any:
-    """Return a value in types that torch's safe loading reads.
+    """Return a value, whose place is ``path``, in types that are read back.
 
     Containers are made anew, tensors and arrays of numbers stay themselves.
-
-    Raises:
-        CheckpointError: If something in it has no such form; it names
-            ``path``, the value's place.
     """
     kind = type(value)
     if kind in _LEAVES + _TENSORS:

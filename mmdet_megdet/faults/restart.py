@@ -96,9 +96,6 @@ def planned_batch(cfg: Config) -> tuple[int, list[int | None]]:
     """Read images of an update, and the layers' BN sizes, from a config.
 
     No model is built. The sizes are ``[None]`` where no layer says a number.
-
-    Raises:
-        ConfigError: If it does not say the images of an update.
     """
     total_batch = find_hook(cfg, 'TotalBatchHook')
     if total_batch is None:
@@ -131,11 +128,7 @@ def _layer_sizes(node: Any) -> list[int | None]:
 
 
 def choose_images(cfg: Config, at_most: int, world_size: int) -> None:
-    """Set the most images per GPU, up to a number, that split the batch here.
-
-    Raises:
-        ConfigError: If there is no such number.
-    """
+    """Set the most images per GPU, up to a number, that split the batch."""
     total, bn_sizes = planned_batch(cfg)
     images = most_images(world_size, at_most, total, bn_sizes)
     if images is None:

@@ -1,9 +1,5 @@
 # Copyright (c) mmdet_megdet contributors. All rights reserved.
-"""A run resumes with another config than its checkpoint's.
-
-MMEngine then takes some settings from the checkpoint's state and others from
-today's config, without a word: :class:`ResumeReportHook` tells which.
-"""
+"""A run resumes with another config than its checkpoint's."""
 
 from __future__ import annotations
 
@@ -48,15 +44,12 @@ _ANEW = 'start from the weights alone (load_from without resume)'
 class ResumeReportHook(Hook):
     """Tell where a resumed run's config is not the checkpoint's.
 
-    Contract: when the Runner resumes, schedulers, the optimizer's settings
-    and the seed go on as the checkpoint's state has them, which is compared
-    with what today's config has made. Model, data, hooks and loops are
-    today's config's, which is compared with the checkpoint's as data: nothing
-    of it is executed. One warning lists what differs under these two heads.
-
-    Raises:
-        CheckpointError: On every rank, ahead of loading, if there are other
-            schedulers than the checkpoint has states, or another optimizer.
+    When the Runner resumes, schedulers, the optimizer's settings and the seed
+    go on as the checkpoint's state has them, which is compared with what
+    today's config has made. Model, data, hooks and loops are today's config's,
+    which is compared with the checkpoint's as data. One warning lists what
+    differs. Other schedulers, or another optimizer, are refused ahead of
+    loading.
     """
 
     # Ahead of what converts a checkpoint.
@@ -115,9 +108,6 @@ def config_changes(saved: str | None, today: str) -> list[str] | None:
 
     Returns the settings that differ, have an effect on a training and no
     state in a checkpoint; None where one of the texts is no training's config.
-
-    Raises:
-        CheckpointError: If a scheduler or the optimizer is of another type.
     """
     flat = []
     for text in (saved, today):
@@ -145,11 +135,7 @@ def config_changes(saved: str | None, today: str) -> list[str] | None:
 
 
 def state_changes(checkpoint: Mapping, runner: Runner) -> Iterator[str]:
-    """Compare the states in a checkpoint with what today's config has made.
-
-    Raises:
-        CheckpointError: If there are more or fewer schedulers than states.
-    """
+    """Compare the states in a checkpoint with what today's config has made."""
     yield from _of_schedulers(
         checkpoint.get('param_schedulers'), runner.param_schedulers
     )

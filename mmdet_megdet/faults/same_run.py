@@ -28,9 +28,9 @@ from ..ranks import differences
 _PACKAGES = ('torch', 'torchvision', 'mmcv', 'mmengine', 'mmdet', 'numpy')
 # Where things lie may differ from machine to machine, and where a run
 # continues is compared by the tool that looks for it.
-_PLACES = (
-    *('ann_file', 'data_prefix', 'data_root', 'out_dir', 'save_dir'),
-    *('work_dir', 'launcher', 'load_from', 'resume'),
+_PLACES = re.compile(
+    'ann_file|data_prefix|data_root|launcher|load_from|out_dir|resume|save_dir'
+    '|work_dir'
 )
 
 
@@ -119,7 +119,7 @@ def settings(node: Any, prefix: str = '') -> dict[str, str]:
         return {prefix: re.sub(r' at 0x[0-9a-f]+', '', repr(node))}
     found: dict[str, str] = {}
     for key, value in parts:
-        if key not in _PLACES:
+        if not _PLACES.fullmatch(str(key)):
             name = f'{prefix}.{key}' if prefix else str(key)
             found |= settings(value, name)
     return found

@@ -1,9 +1,5 @@
 # Copyright (c) mmdet_megdet contributors. All rights reserved.
-"""A set-up would start, and then do nothing, or never end.
-
-:class:`SetupCheckHook` refuses it, and :func:`check_setup`, which other hooks
-call too.
-"""
+"""A set-up would start, and then do nothing, or never end."""
 
 from __future__ import annotations
 
@@ -41,16 +37,10 @@ _checked: WeakKeyDictionary[Runner, list[str]] = WeakKeyDictionary()
 class SetupCheckHook(Hook):
     """Refuse a set-up that would start, and then do nothing, or never end.
 
-    Contract: before training, validation or testing begins all ranks refuse,
-    with the same message,
-
-    - a data set that makes no batch on some rank, and a train_cfg of no
-      length;
-    - a sampler that does not end where the loop waits for its end;
-    - ranks with different numbers of batches in an epoch, also those that
-      mmdet's AspectRatioBatchSampler would make of portraits and landscapes;
-    - schedulers that would never step, a warm-up without ``end``, and
-      schedulers that cannot run beside a warm-up.
+    Before training, validation or testing all ranks refuse a data set that
+    makes no batch, a train_cfg of no length, a sampler without an end where
+    the loop waits for it, ranks with different numbers of batches, and
+    schedulers that would never step or cannot run beside a warm-up.
 
     ``tools/train.py`` adds the hook, and TotalBatchHook, SyncBNGroupHook,
     DataCheckHook and PreemptionHook do the same.
@@ -67,8 +57,7 @@ class SetupCheckHook(Hook):
 def check_setup(runner: Runner) -> None:
     """Refuse what cannot work, once for what a runner runs; a collective.
 
-    To be called in ``before_run``, where the Runner has built what it is
-    going to run, and when ``accumulative_counts`` is set.
+    To be called in ``before_run``, when ``accumulative_counts`` is set.
     """
     loops = built_loops(runner)
     if _checked.get(runner) == list(loops):
@@ -169,8 +158,8 @@ def _check_steps(runner: Runner, scheduler: Any) -> None:
 
 def check_end(loader: DataLoader, kind: str) -> None:
     """Refuse a loader without an end, if the loop waits for its end."""
-    # What is iterated for an epoch: the sampler of indices where there is
-    # one. (mmdet's batch samplers would keep what was not asked for.)
+    # The sampler of indices where there is one: mmdet's batch samplers would
+    # keep what was not asked for.
     batches = loader.batch_sampler
     source: Any = loader if batches is None else batches
     sampler: Any = getattr(source, 'sampler', source)
@@ -196,10 +185,7 @@ def check_end(loader: DataLoader, kind: str) -> None:
 def check_lengths(
     loader: DataLoader, kind: str, lengths: Sequence[int]
 ) -> None:
-    """Refuse loaders that make no batch, by the number of each rank.
-
-    In training each must make one, otherwise one of them.
-    """
+    """Refuse loaders that make no batch: on a rank in training, else on all."""
     if all(lengths) if kind == 'train' else any(lengths):
         return
     dataset: Any = loader.dataset
@@ -228,8 +214,7 @@ def check_same_lengths(lengths: Sequence[int]) -> None:
 def check_orientations(loader: DataLoader) -> None:
     """Refuse mmdet's batches by orientation where ranks can differ.
 
-    A collective. How many batches a rank makes depends on how many of its
-    images are portraits in that epoch; see :func:`aspect_ratio_note`.
+    A collective; :func:`aspect_ratio_note` says why.
     """
     batches: Any = loader.batch_sampler
     # By name, since nothing else here needs mmdet.

@@ -32,13 +32,11 @@ def register_comm_hook(
 ) -> None:
     """Let DDP send its gradients through one of PyTorch's hooks.
 
-    Args:
-        model (DistributedDataParallel): Just wrapped; it takes one hook.
-        comm_hook (str or Mapping): 'fp16_compress', 'bf16_compress' or
-            'powerSGD'; or a mapping with such a ``type`` and arguments, which
-            only 'powerSGD' has: those of PyTorch's ``PowerSGDState``, with
-            other defaults. Its state is in no checkpoint: after a resume it
-            starts anew, with ``start_powerSGD_iter`` uncompressed updates.
+    ``comm_hook`` is 'fp16_compress', 'bf16_compress' or 'powerSGD', or a
+    mapping with such a ``type`` and arguments, which only 'powerSGD' has:
+    those of PyTorch's ``PowerSGDState``, with other defaults. Its state is in
+    no checkpoint: after a resume it starts anew, with ``start_powerSGD_iter``
+    uncompressed updates.
     """
     options = dict(
         comm_hook if isinstance(comm_hook, Mapping) else dict(type=comm_hook)

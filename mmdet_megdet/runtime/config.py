@@ -35,17 +35,11 @@ _ALWAYS = dict(
 def adapt_config(cfg: Config) -> Config:
     """Return a copy of a config, completed for a run by this package's tools.
 
-    - A stock model wrapper (none given, or MMEngine's) becomes
-      :class:`MegDetDistributedDataParallel` with the same options, and
-      ``cfg.find_unused_parameters``, which MMEngine drops as soon as a
-      ``model_wrapper_cfg`` is given.
-    - A default hook that is None is left out, which MMEngine itself does with
-      its own hooks alone.
-    - The hooks that keep checkpoints readable and tell of changed configs are
-      added.
-
-    Raises:
-        ConfigError: If settings undo one another, or a warm-up has no ``end``.
+    A stock model wrapper (none given, or MMEngine's) becomes
+    :class:`MegDetDistributedDataParallel`, ``find_unused_parameters`` one of
+    its options; a default hook that is None is left out, which MMEngine does
+    with its own alone; the hooks that keep checkpoints readable and tell of
+    changed configs are added. Settings that undo one another are refused.
     """
     cfg = cfg.copy()
     wrapper = dict(cfg.get('model_wrapper_cfg') or {})

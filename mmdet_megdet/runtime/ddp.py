@@ -47,7 +47,6 @@ class MegDetDistributedDataParallel(MMDistributedDataParallel):
         module (nn.Module): The model, already on its device.
         device_ids (sequence, optional): The GPU of this rank.
         broadcast_buffers (bool): As DDP's. Defaults to False.
-        find_unused_parameters (bool): As DDP's. Defaults to False.
         convert_bn (bool or Sequence[str]): Whether every BatchNorm becomes a
             ``MegDetSyncBN``: True for the whole model, or the names of its
             parts. Defaults to False.
@@ -56,13 +55,6 @@ class MegDetDistributedDataParallel(MMDistributedDataParallel):
         comm_hook (str or Mapping, optional): How gradients are compressed on
             their way, as :func:`register_comm_hook` takes it.
         **kwargs: Passed to :class:`MMDistributedDataParallel`.
-
-    Examples:
-        >>> model_wrapper_cfg = dict(
-        ...     type='MegDetDistributedDataParallel',
-        ...     convert_bn=['backbone', 'neck'],
-        ...     comm_hook=dict(type='powerSGD', matrix_approximation_rank=2),
-        ... )
     """
 
     def __init__(
@@ -70,7 +62,6 @@ class MegDetDistributedDataParallel(MMDistributedDataParallel):
         module: nn.Module,
         device_ids: Sequence[int | torch.device] | None = None,
         broadcast_buffers: bool = False,
-        find_unused_parameters: bool = False,
         convert_bn: bool | Sequence[str] = False,
         bn_size: int | None = None,
         comm_hook: str | Mapping | None = None,
@@ -88,7 +79,6 @@ class MegDetDistributedDataParallel(MMDistributedDataParallel):
         super().__init__(
             module=module,
             device_ids=None if on_cpu else device_ids,
-            find_unused_parameters=find_unused_parameters,
             **{_BROADCAST: broadcast_buffers},
             **kwargs,
         )

@@ -25,17 +25,11 @@ def export_rank(launcher: str, port: int | None = None) -> int:
     """Translate a launcher's environment into torch's variables.
 
     Sets what ``mmengine.dist.init_dist`` does, so that either may do it. On
-    NVIDIA's GPUs NCCL_LAUNCH_ORDER_IMPLICIT=1 too, where the user has not set
-    it: the kernels of BatchNorm's and DDP's communicators then start in the
-    host's order, which is the same on all ranks.
+    NVIDIA's GPUs NCCL_LAUNCH_ORDER_IMPLICIT=1 too, unless it is set: the
+    communicators' kernels then start in the host's order, on all ranks alike.
 
-    Args:
-        launcher (str): 'none', 'pytorch' (torchrun) or 'slurm'.
-        port (int, optional): Port of rank 0 under Slurm. Defaults to None:
-            MASTER_PORT, else 29500.
-
-    Returns:
-        int: The world size; 1 for 'none'.
+    ``port`` is rank 0's under Slurm, in the place of MASTER_PORT. Returns the
+    world size; 1 for the launcher 'none'.
     """
     if launcher == 'none':
         return 1
@@ -72,15 +66,9 @@ def export_rank(launcher: str, port: int | None = None) -> int:
 def init_distributed(launcher: str, dist_cfg: Mapping | None = None) -> int:
     """Join the distributed run, if there is one. Call before the Runner.
 
-    On the CPU this makes the default process group, with gloo in the place
-    of NCCL. On an accelerator it only exports this rank's variables.
-
-    Args:
-        launcher (str): 'none', 'pytorch' or 'slurm'.
-        dist_cfg (Mapping, optional): ``cfg.env_cfg.dist_cfg``.
-
-    Returns:
-        int: The world size; 1 for 'none'.
+    On the CPU this makes the default process group, by the config's
+    ``env_cfg.dist_cfg``, with gloo in the place of NCCL. On an accelerator it
+    only exports this rank's variables. Returns the world size.
     """
     options = dict(dist_cfg or {})
     world_size = export_rank(launcher, options.pop('port', None))
@@ -100,10 +88,10 @@ def init_distributed(launcher: str, dist_cfg: Mapping | None = None) -> int:
 def _require(launcher: str, *names: str) -> None:
     missing = [name for name in names if name not in os.environ]
     if missing:
-        starter = {
-            'pytorch': 'torchrun (tools/dist_train.sh, tools/dist_test.sh)',
-            'slurm': 'srun (tools/slurm_train.sh, tools/slurm_test.sh)',
-        }[launcher]
+        starter = dict(
+            pytorch='torchrun (tools/dist_*.sh)',
+            slurm='srun (tools/slurm_*.sh)',
+        )[launcher]
         raise LaunchError(
             f'--launcher {launcher} needs {", ".join(missing)} in the '
             f'environment: start this program with {starter}.'
