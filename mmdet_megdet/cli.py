@@ -16,9 +16,7 @@ from mmengine.config import Config, DictAction
 from mmengine.dist import is_main_process
 from mmengine.registry import RUNNERS
 from mmengine.runner import Runner
-from torch.distributed.elastic.multiprocessing.errors import (
-    get_error_handler,
-)
+from torch.distributed.elastic.multiprocessing import errors as elastic
 
 from . import errors, faults, runtime
 
@@ -82,8 +80,7 @@ def require_checkpoint(path: str) -> str:
 
 def join(cfg: Config) -> int:
     """Join the distributed run of a config, and return the world size."""
-    dist_cfg = cfg.get('env_cfg', {}).get('dist_cfg')
-    return runtime.init_distributed(cfg.launcher, dist_cfg)
+    return runtime.init_distributed(cfg.launcher, cfg.get('env_cfg'))
 
 
 def judge_annotations(
@@ -126,10 +123,10 @@ def run_tool(main: Callable[[], None]) -> None:
         status = errors.REQUEUE_STATUS
     except errors.MegDetError as error:
         print(f'error: {error}', file=sys.stderr)
-        get_error_handler().record_exception(error)
+        elastic.get_error_handler().record_exception(error)
     except (Exception, KeyboardInterrupt) as error:
         traceback.print_exc()
-        get_error_handler().record_exception(error)
+        elastic.get_error_handler().record_exception(error)
         if faults.is_collective_error(error):
             status = errors.RANK_LOST_STATUS
     else:

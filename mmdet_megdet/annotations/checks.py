@@ -168,12 +168,7 @@ def check_evaluation(
     what = 'have no iscrowd, which the evaluation asks for'
     rows: list[_Row] = [
         ('broken', seen & (table.iscrowd < 0), what, 'Write iscrowd=0.'),
-        (
-            'notable',
-            seen & (table.ids == 0),
-            _UNMATCHED,
-            'Number them from 1.',
-        ),
+        ('notable', seen & (table.ids == 0), _UNMATCHED, 'Number from 1.'),
     ]
     if with_masks:
         bad = seen & (table.forms != Form.GOOD)

@@ -32,6 +32,7 @@ _FORMAT = "It is not in COCO's format for detection: convert it."
 _PORTION = 1 << 10  # annotations: few enough for the cache
 _BYTES = 1 << 20
 
+_Columns = tuple[np.ndarray, ...]  # as in Table, of the annotations
 _Id = int | float | str
 _Flag = bool | int | float
 # Neither NaN nor infinite.
@@ -115,9 +116,8 @@ def _read_typed(path: str, with_masks: bool) -> Table:
         decoder.decode(data[start : start + _BYTES])
     content = msgspec.json.decode(data, type=_Content)
     size_of = {i.id: (i.width, i.height) for i in content.images}
-    decode = msgspec.json.Decoder(
-        _Masked if with_masks else _Annotation
-    ).decode
+    kind = _Masked if with_masks else _Annotation
+    decode = msgspec.json.Decoder(kind).decode
     columns = [_columns([], [])]
     for start in range(0, len(content.annotations), _PORTION):
         raw = content.annotations[start : start + _PORTION]
@@ -183,8 +183,7 @@ def _entries_of(content: dict, part: str, path: str) -> list[Any]:
     ]
 
 
-def _columns(annotations: list, forms: list[Form]) -> tuple[np.ndarray, ...]:
-    """Return the columns of some annotations, as in :class:`Table`."""
+def _columns(annotations: list, forms: list[Form]) -> _Columns:
     boxes = chain.from_iterable(map(attrgetter('bbox'), annotations))
     return (
         _column(annotations, 'id', object),
@@ -199,10 +198,7 @@ def _columns(annotations: list, forms: list[Form]) -> tuple[np.ndarray, ...]:
 
 
 def _table(
-    path: str,
-    images: list,
-    categories: list,
-    columns: list[tuple[np.ndarray, ...]],
+    path: str, images: list, categories: list, columns: list[_Columns]
 ) -> Table:
     """Join the columns of all annotations, in portions."""
     sizes = [(i.width, i.height) for i in images]

@@ -49,9 +49,8 @@ def _form_of_skeleton(skeleton: bytes) -> Form | None:
     """Return the form of lists of numbers; None for all else."""
     if not _POLYGONS.fullmatch(skeleton):
         return None
-    return _form_of_lengths(
-        [part.count(b',') + 1 for part in skeleton[2:-2].split(b'],[')]
-    )
+    parts = skeleton[2:-2].split(b'],[')
+    return _form_of_lengths([part.count(b',') + 1 for part in parts])
 
 
 def _form_of_lengths(lengths: list[int]) -> Form:

@@ -21,6 +21,7 @@ from ..ranks import all_raise
 from ..runtime import find_hook, hold_workers
 from .setup import built_loops, check_setup
 
+Size = tuple[float, float]  # width and height
 Mode = Literal['raise', 'warn', 'off']
 
 # How files of these formats begin and end, and what decodes them strictly.
@@ -76,10 +77,8 @@ class DataCheckHook(Hook):
         if self.annotations == 'off' or 'train' not in loops:
             return
         said = check_annotation_files(runner.cfg, mode=self.annotations)
-        for verdict in said:
-            runner.logger.warning(
-                f'DataCheckHook: {verdict.text} {verdict.remedy}'
-            )
+        for v in said:
+            runner.logger.warning(f'DataCheckHook: {v.text} {v.remedy}')
 
     def before_train_epoch(self, runner: Runner) -> None:
         """Wrap pipelines that another hook has replaced, too."""
@@ -139,9 +138,7 @@ class CheckedPipeline(Compose):
         return data
 
 
-def other_size(
-    actual: tuple[int, int], said: tuple[float, float]
-) -> str | None:
+def other_size(actual: Size, said: Size) -> str | None:
     """Return how an image's width and height differ from the file's, if so."""
     if actual == said:
         return None

@@ -59,12 +59,11 @@ class FiniteLossHook(Hook):
     def before_train(self, runner: Runner) -> None:
         """Attach the check of the losses to the model."""
         self._runner = runner
-        if self.on_failure == 'skip' and not isinstance(
-            runner.train_loop, UpdateTrainLoop
-        ):
+        loop = runner.train_loop
+        if self.on_failure == 'skip' and not isinstance(loop, UpdateTrainLoop):
             raise ConfigError(
                 "FiniteLossHook: on_failure='skip' leaves out updates, which "
-                f'{type(runner.train_loop).__name__} cannot: set '
+                f'{type(loop).__name__} cannot: set '
                 "train_cfg.type='UpdateTrainLoop' and train_dataloader."
                 "batch_sampler=dict(type='UpdateBatchSampler')."
             )

@@ -164,24 +164,19 @@ def shield_workers(loader: DataLoader) -> None:
 
     Slurm sends it to all processes; a rank whose worker ends cannot save.
     """
-    loader.worker_init_fn = partial(
-        _start_worker, worker_init_fn=loader.worker_init_fn
-    )
+    loader.worker_init_fn = partial(_start_worker, loader.worker_init_fn)
 
 
-def _start_worker(
-    worker_id: int, worker_init_fn: Callable[[int], None] | None
-) -> None:
+def _start_worker(init: Callable[[int], None] | None, number: int) -> None:
     # What the training process has let go is its to end: the threads of a
     # process group are not here, and its end would wait for them for ever.
     gc.freeze()
-    if worker_init_fn is not None:
-        worker_init_fn(worker_id)
+    if init is not None:
+        init(number)
     # A handler does not learn who sends; who waits for the signal does.
     signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
-    threading.Thread(
-        target=_wait_for_end, args=(os.getppid(),), daemon=True
-    ).start()
+    wait = partial(_wait_for_end, os.getppid())
+    threading.Thread(target=wait, daemon=True).start()
 
 
 def _wait_for_end(parent: int) -> None:

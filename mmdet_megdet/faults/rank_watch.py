@@ -41,8 +41,10 @@ class RankWatchHook(Hook):
         """Start the watch; a collective."""
         self._runner = runner
         self._batch = self._step = 0
+        timeout = group_timeout(dist.group.WORLD, torch.device(get_device()))
+        seconds = timeout.total_seconds() if timeout else _TORCH_TIMEOUT
         self.watch = RankWatch(
-            runner.rank, runner.world_size, _timeout(), runner.logger.error
+            runner.rank, runner.world_size, seconds, runner.logger.error
         )
         self.watch.start()
         self._handle = runner.model.register_forward_hook(self._forwarded)
@@ -105,9 +107,3 @@ class RankWatchHook(Hook):
         # Validation may come without training.
         if self.watch is not None:
             self.watch.at(place)
-
-
-def _timeout() -> float:
-    """Return the seconds after which the run's collectives give up."""
-    timeout = group_timeout(dist.group.WORLD, torch.device(get_device()))
-    return _TORCH_TIMEOUT if timeout is None else timeout.total_seconds()

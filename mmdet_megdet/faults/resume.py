@@ -33,9 +33,7 @@ _OF_STATE = re.compile(
     r'(param_scheduler|randomness\.seed'
     r'|optim_wrapper\.(\w+\.)?(optimizer|paramwise_cfg))\b'
 )
-_KIND = re.compile(
-    r'(param_scheduler\b.*|optim_wrapper\.(\w+\.)?optimizer)\.type$'
-)
+_KIND = re.compile(r'(param_scheduler.*|optim_wrapper.*\boptimizer)\.type$')
 _NOT_SET = 'not set'
 _ANEW = 'start from the weights alone (load_from without resume)'
 
@@ -57,13 +55,16 @@ class ResumeReportHook(Hook):
 
     def after_load_checkpoint(self, runner: Runner, checkpoint: dict) -> None:
         """Compare the config with the checkpoint's, if training resumes."""
-        if not resumes(runner) or not isinstance(
-            runner.optim_wrapper, OptimWrapper
-        ):
+        wrapper = runner.optim_wrapper
+        if not (resumes(runner) and isinstance(wrapper, OptimWrapper)):
             return
         # Where they are missing, asking says so: ahead of loading.
-        checkpoint['message_hub'], checkpoint['meta']['epoch']
-        _take_equal_metainfo(runner, checkpoint['meta'])
+        meta, _ = checkpoint['meta'], checkpoint['message_hub']
+        meta['epoch']
+        # MMEngine would warn of metainfo that was only made plain.
+        today = getattr(runner.train_dataloader.dataset, 'metainfo', None)
+        if repr(readable(today)) == repr(meta.get('dataset_meta')):
+            meta['dataset_meta'] = today
         source = getattr(checkpoint, 'source', 'the checkpoint')
         of_config = config_changes(
             getattr(checkpoint, 'config_text', ''), runner.cfg.pretty_text
@@ -79,9 +80,7 @@ class ResumeReportHook(Hook):
                 "anew, and settings are those of today's config."
             )
         if of_state or of_config:
-            texts.append(
-                f'{source} was trained with another config (then -> today).'
-            )
+            texts.append(f'{source} has another config (then -> today).')
         for head, changes in (
             (
                 "The checkpoint's state holds for these, not today's config "
@@ -94,13 +93,6 @@ class ResumeReportHook(Hook):
                 texts.append(f'{head}\n  ' + some(changes, 12, '\n  '))
         if texts:
             runner.logger.warning('\n'.join(['ResumeReportHook:', *texts]))
-
-
-def _take_equal_metainfo(runner: Runner, meta: dict) -> None:
-    """Let MMEngine not warn of metainfo that was only made plain."""
-    today = getattr(runner.train_dataloader.dataset, 'metainfo', None)
-    if repr(readable(today)) == repr(meta.get('dataset_meta')):
-        meta['dataset_meta'] = today
 
 
 def config_changes(saved: str | None, today: str) -> list[str] | None:
@@ -136,12 +128,10 @@ def config_changes(saved: str | None, today: str) -> list[str] | None:
 
 def state_changes(checkpoint: Mapping, runner: Runner) -> Iterator[str]:
     """Compare the states in a checkpoint with what today's config has made."""
-    yield from _of_schedulers(
-        checkpoint.get('param_schedulers'), runner.param_schedulers
-    )
-    yield from _of_optimizer(
-        checkpoint.get('optimizer', {}), runner.optim_wrapper
-    )
+    states = checkpoint.get('param_schedulers')
+    yield from _of_schedulers(states, runner.param_schedulers)
+    state = checkpoint.get('optimizer', {})
+    yield from _of_optimizer(state, runner.optim_wrapper)
     saved = checkpoint['meta'].get('seed')
     today = runner.cfg.get('randomness', {}).get('seed')
     if None not in (saved, today):

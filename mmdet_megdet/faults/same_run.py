@@ -8,6 +8,7 @@ import platform
 import re
 import sys
 from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from functools import cache
 from importlib import metadata
 from pathlib import Path
@@ -15,12 +16,10 @@ from typing import Any
 
 import torch
 from mmengine.config import Config
-from mmengine.dist import all_gather_object, init_dist
+from mmengine.dist import all_gather_object
 from mmengine.hooks import Hook
 from mmengine.registry import HOOKS
 from mmengine.runner import Runner
-from mmengine.utils.dl_utils import set_multi_processing
-from torch import distributed as dist
 
 from ..errors import ConfigError
 from ..ranks import differences
@@ -53,14 +52,7 @@ class SameRunHook(Hook):
 
 
 def check_same_run(cfg: Config) -> None:
-    """Refuse ranks as :class:`SameRunHook` does; a collective.
-
-    A process group that is not there yet is made, as the Runner would make it.
-    """
-    if cfg.get('launcher', 'none') != 'none' and not dist.is_initialized():
-        env_cfg = cfg.get('env_cfg', {})
-        set_multi_processing(**env_cfg.get('mp_cfg', {}), distributed=True)
-        init_dist(cfg.launcher, **env_cfg.get('dist_cfg', {}))
+    """Refuse ranks as :class:`SameRunHook` does; a collective."""
     facts = versions() | settings(cfg.to_dict())
     digest = hashlib.sha256(repr(sorted(facts.items())).encode()).hexdigest()
     if len(set(all_gather_object(digest))) == 1:
@@ -77,21 +69,16 @@ def versions() -> dict[str, str]:
     """Return the versions of what takes part in the arithmetic, by name."""
     found = {'Python': platform.python_version()}
     for name in _PACKAGES:
-        module = sys.modules.get(name)
-        version = getattr(module, '__version__', None) or _installed(name)
+        version = getattr(sys.modules.get(name), '__version__', None)
+        if version is None:
+            with suppress(metadata.PackageNotFoundError):
+                version = metadata.version(name)
         found[name] = str(version)
     found['CUDA'] = str(torch.version.cuda)
     if torch.cuda.is_available():
         found['NCCL'] = '.'.join(map(str, torch.cuda.nccl.version()))
     found['mmdet_megdet (digest of its files)'] = _source_digest()
     return found
-
-
-def _installed(name: str) -> str | None:
-    try:
-        return metadata.version(name)
-    except metadata.PackageNotFoundError:
-        return None
 
 
 @cache

@@ -6,7 +6,7 @@ from __future__ import annotations
 import random
 from collections.abc import Sequence
 from itertools import islice
-from typing import Any, Literal
+from typing import Any
 from weakref import WeakKeyDictionary
 
 import numpy as np
@@ -27,7 +27,7 @@ from ..ranks import all_raise, differences
 from ..recipe import aspect_ratio_note
 from ..runtime import check_warmup_ends, each_config
 from ..schedulers import check_together
-from ..upstream.mmengine_names import accumulation_of, built_loop
+from ..upstream.mmengine_names import Kind, accumulation_of, built_loop
 
 # The loops that were looked at: a Runner may validate, then train.
 _checked: WeakKeyDictionary[Runner, list[str]] = WeakKeyDictionary()
@@ -80,7 +80,7 @@ def check_setup(runner: Runner) -> None:
 
 def built_loops(runner: Runner) -> dict[str, BaseLoop]:
     """Return the loops that a runner is going to run, by kind."""
-    kinds: tuple[Literal['train', 'val', 'test'], ...] = 'train', 'val', 'test'
+    kinds: tuple[Kind, ...] = 'train', 'val', 'test'
     found = ((kind, built_loop(runner, kind)) for kind in kinds)
     return {kind: loop for kind, loop in found if loop is not None}
 
@@ -108,7 +108,8 @@ def check_schedules(runner: Runner) -> None:
     """Refuse schedulers of a training that would not do what they say."""
     configs = runner.cfg.get('param_scheduler')
     check_warmup_ends(configs)
-    by_iteration = isinstance(runner.train_loop, IterBasedTrainLoop)
+    loop = runner.train_loop
+    by_iteration = isinstance(loop, IterBasedTrainLoop)
     for config in each_config(configs) if by_iteration else ():
         if config.get('convert_to_iter_based') and config.get('end') is None:
             raise ConfigError(
@@ -116,9 +117,7 @@ def check_schedules(runner: Runner) -> None:
                 'would let it end after one epoch. Give its end, in epochs.'
             )
     # A loop of another kind counts updates.
-    counts_steps = isinstance(
-        runner.train_loop, EpochBasedTrainLoop | IterBasedTrainLoop
-    )
+    counts_steps = isinstance(loop, EpochBasedTrainLoop | IterBasedTrainLoop)
     by_optimizer: Any = runner.param_schedulers or []
     wrapper = runner.optim_wrapper
     if isinstance(by_optimizer, dict):
@@ -182,10 +181,8 @@ def check_end(loader: DataLoader, kind: str) -> None:
     )
 
 
-def check_lengths(
-    loader: DataLoader, kind: str, lengths: Sequence[int]
-) -> None:
-    """Refuse loaders that make no batch: on a rank in training, else on all."""
+def check_lengths(loader: DataLoader, kind: str, lengths: list[int]) -> None:
+    """Refuse a loader of no batch: in training on a rank, else on all."""
     if all(lengths) if kind == 'train' else any(lengths):
         return
     dataset: Any = loader.dataset
@@ -233,11 +230,8 @@ def check_orientations(loader: DataLoader) -> None:
         else:
             return
         # The look at the data may take seconds: only if it matters.
-        if (
-            note
-            and batches.drop_last
-            and _has_both_orientations(batches.sampler.dataset)
-        ):
+        look = note and batches.drop_last
+        if look and _has_both_orientations(batches.sampler.dataset):
             raise ConfigError(note)
 
 

@@ -183,9 +183,8 @@ class RankWatch:
         return True
 
     def _tell(self) -> None:
-        self._beat = replace(
-            self._beat, number=self._beat.number + 1, place=self._place
-        )
+        number = self._beat.number + 1
+        self._beat = replace(self._beat, number=number, place=self._place)
         # Whoever holds the store may be gone; then so are all signs of life.
         with suppress(RuntimeError):
             self._store.set(str(self.rank), json.dumps(asdict(self._beat)))

@@ -11,11 +11,7 @@ from mmengine.runner import IterBasedTrainLoop, Runner
 from torch.utils.data import DataLoader
 
 from ..errors import ConfigError
-from ..upstream.mmengine_names import (
-    begin_again,
-    built_loop,
-    endless_batches,
-)
+from ..upstream import mmengine_names
 from ..upstream.torch_names import end_workers
 
 
@@ -56,7 +52,7 @@ def hold_workers(runner: Runner) -> None:
     A hook that sets something on a loader calls this in ``before_run``; any
     number of them may.
     """
-    loop = built_loop(runner, 'train')
+    loop = mmengine_names.built_loop(runner, 'train')
     if (
         not isinstance(loop, IterBasedTrainLoop)
         or isinstance(loop.dataloader_iterator, GeneratorType)  # held
@@ -66,9 +62,11 @@ def hold_workers(runner: Runner) -> None:
     # Workers end with the iterators that hold them.
     loop.dataloader_iterator = None
     end_workers(loop.dataloader)
-    begin_again(loop.dataloader)
+    mmengine_names.begin_again(loop.dataloader)
     loop.dataloader_iterator = _late(loop.dataloader)
 
 
 def _late(loader: DataLoader) -> Iterator[Sequence]:
-    yield from endless_batches(loader)  # starts with the first batch
+    yield from mmengine_names.endless_batches(
+        loader
+    )  # starts with the first batch

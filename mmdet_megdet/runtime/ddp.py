@@ -6,7 +6,7 @@ from __future__ import annotations
 import inspect
 import logging
 from collections.abc import Mapping, Sequence
-from typing import Any, Literal
+from typing import Any
 
 import torch
 from mmengine.logging import print_log
@@ -73,7 +73,8 @@ class MegDetDistributedDataParallel(MMDistributedDataParallel):
                 'converts: set that too, or norm_cfg.bn_size instead.'
             )
         if convert_bn:
-            for part in _parts(module, convert_bn):
+            names = [''] if convert_bn is True else convert_bn
+            for part in _parts(module, names):
                 convert_batch_norm(part, bn_size)
         on_cpu = all(p.device.type == 'cpu' for p in module.parameters())
         super().__init__(
@@ -100,13 +101,9 @@ class MegDetDistributedDataParallel(MMDistributedDataParallel):
         return self
 
 
-def _parts(
-    module: nn.Module, names: Literal[True] | Sequence[str]
-) -> list[nn.Module]:
+def _parts(module: nn.Module, names: Sequence[str]) -> list[nn.Module]:
     try:
-        return [
-            module.get_submodule(n) for n in ([''] if names is True else names)
-        ]
+        return [module.get_submodule(name) for name in names]
     except AttributeError as error:
         children = ', '.join(name for name, _ in module.named_children())
         raise ConfigError(

@@ -15,15 +15,15 @@ from PIL import Image
 
 from ..errors import DataError
 
+Size = tuple[int, int]  # width and height
 _ORIENTATION = 0x0112
+_AS_IT_LIES = cv2.IMREAD_IGNORE_ORIENTATION
 _FLAGS = dict(
     color=cv2.IMREAD_COLOR,
     grayscale=cv2.IMREAD_GRAYSCALE,
     unchanged=cv2.IMREAD_UNCHANGED,
-    color_ignore_orientation=cv2.IMREAD_IGNORE_ORIENTATION | cv2.IMREAD_COLOR,
-    grayscale_ignore_orientation=(
-        cv2.IMREAD_IGNORE_ORIENTATION | cv2.IMREAD_GRAYSCALE
-    ),
+    color_ignore_orientation=cv2.IMREAD_COLOR | _AS_IT_LIES,
+    grayscale_ignore_orientation=cv2.IMREAD_GRAYSCALE | _AS_IT_LIES,
 )
 # Where EXIF or XMP is, in a PNG.
 _IN_A_PNG = (b'eXIf', b'profile type exif', b'profile type xmp', b'adobe.xmp')
@@ -31,9 +31,7 @@ _IN_A_PNG = (b'eXIf', b'profile type exif', b'profile type xmp', b'adobe.xmp')
 _MANY_PIXELS = 1 << 30
 
 
-def decoded_size(
-    path: str | Path, color_type: str = 'color'
-) -> tuple[int, int]:
+def decoded_size(path: str | Path, color_type: str = 'color') -> Size:
     """Decode an image, and return its width and height."""
     height, width = _decode(path, color_type).shape[:2]
     return width, height
@@ -60,9 +58,7 @@ def is_turned_in_place(path: str | Path, color_type: str = 'color') -> bool:
     return turned.shape == flat.shape and (turned != flat).any()
 
 
-def size_when_decoded(
-    path: str | Path, color_type: str = 'color'
-) -> tuple[int, int]:
+def size_when_decoded(path: str | Path, color_type: str = 'color') -> Size:
     """Return what :func:`decoded_size` does, decoding only if it must."""
     size = _upright_size(path)
     if size is None or size[0] * size[1] > _MANY_PIXELS:
@@ -72,7 +68,7 @@ def size_when_decoded(
     return size
 
 
-def _upright_size(path: str | Path) -> tuple[int, int] | None:
+def _upright_size(path: str | Path) -> Size | None:
     """Return the header's size; None where the image may be turned."""
     try:
         with Image.open(path) as image:

@@ -1,8 +1,7 @@
 # Copyright (c) mmdet_megdet contributors. All rights reserved.
 """Joining a distributed run, on GPUs (NCCL) or on CPUs (gloo).
 
-MMEngine's own start-up always selects a CUDA device: without one the process
-group is made here, ahead of the Runner, which then leaves it alone.
+MMEngine's own start-up always selects a CUDA device.
 """
 
 from __future__ import annotations
@@ -15,6 +14,8 @@ from datetime import timedelta
 import torch
 import torch.distributed as dist
 from mmengine.device import get_device
+from mmengine.dist import init_dist
+from mmengine.utils.dl_utils import set_multi_processing
 
 from ..errors import LaunchError
 
@@ -46,9 +47,7 @@ def export_rank(launcher: str, port: int | None = None) -> int:
         if 'MASTER_ADDR' not in env:
             env['MASTER_ADDR'] = _slurm_host_of_rank_0()
     else:
-        raise LaunchError(
-            f'unknown launcher {launcher!r}: choose none, pytorch or slurm.'
-        )
+        raise LaunchError(f'no launcher {launcher!r}: none, pytorch, slurm.')
     env.setdefault('MASTER_PORT', _DEFAULT_PORT)
     _require(launcher, 'MASTER_ADDR')
     gpus, local_rank = torch.cuda.device_count(), int(env['LOCAL_RANK'])
@@ -63,38 +62,40 @@ def export_rank(launcher: str, port: int | None = None) -> int:
     return int(env['WORLD_SIZE'])
 
 
-def init_distributed(launcher: str, dist_cfg: Mapping | None = None) -> int:
+def init_distributed(launcher: str, env_cfg: Mapping | None = None) -> int:
     """Join the distributed run, if there is one. Call before the Runner.
 
-    On the CPU this makes the default process group, by the config's
-    ``env_cfg.dist_cfg``, with gloo in the place of NCCL. On an accelerator it
-    only exports this rank's variables. Returns the world size.
+    By the config's ``env_cfg``, as the Runner would; on the CPU with gloo in
+    the place of NCCL. Returns the world size.
     """
-    options = dict(dist_cfg or {})
+    env_cfg = env_cfg or {}
+    options = dict(env_cfg.get('dist_cfg') or {})
     world_size = export_rank(launcher, options.pop('port', None))
-    if launcher == 'none' or get_device() != 'cpu' or dist.is_initialized():
+    if launcher == 'none' or dist.is_initialized():
+        return world_size
+    if get_device() != 'cpu':
+        # Sets how workers start, which init_dist would set otherwise.
+        set_multi_processing(**env_cfg.get('mp_cfg', {}), distributed=True)
+        init_dist('pytorch', **options)
         return world_size
     # MMEngine's own: by which program its start-up joins.
     options.pop('init_backend', None)
-    backend = options.pop('backend', 'nccl')
+    if options.setdefault('backend', 'nccl') == 'nccl':
+        options['backend'] = 'gloo'
     if options.get('timeout') is not None:
         options['timeout'] = timedelta(seconds=options['timeout'])
-    dist.init_process_group(
-        'gloo' if backend == 'nccl' else backend, **options
-    )
+    dist.init_process_group(**options)
     return world_size
 
 
 def _require(launcher: str, *names: str) -> None:
     missing = [name for name in names if name not in os.environ]
     if missing:
-        starter = dict(
-            pytorch='torchrun (tools/dist_*.sh)',
-            slurm='srun (tools/slurm_*.sh)',
-        )[launcher]
+        kind = 'slurm' if launcher == 'slurm' else 'dist'
         raise LaunchError(
             f'--launcher {launcher} needs {", ".join(missing)} in the '
-            f'environment: start this program with {starter}.'
+            f'environment: start this program by tools/{kind}_train.sh or '
+            f'tools/{kind}_test.sh.'
         )
 
 

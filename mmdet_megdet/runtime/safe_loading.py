@@ -191,13 +191,8 @@ def _refused(path: str, error: Exception) -> str:
     return reason.split('\n')[0].split(' was not an allowed')[0]
 
 
-def _register() -> None:
-    torch.serialization.add_safe_globals(_allowed_globals())
-    load_as_torch_does()
-    for prefix, loader in checkpoint_loaders().items():
-        CheckpointLoader.register_scheme(
-            prefix, loader=_explained(loader), force=True
-        )
-
-
-_register()
+torch.serialization.add_safe_globals(_allowed_globals())
+load_as_torch_does()
+for _prefix, _loader in checkpoint_loaders().items():
+    _safe = _explained(_loader)
+    CheckpointLoader.register_scheme(_prefix, loader=_safe, force=True)

@@ -7,7 +7,7 @@ import gc
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
 from types import FunctionType
-from typing import Any, Literal
+from typing import Any, Literal, TypeAlias
 from unittest.mock import patch
 
 import torch
@@ -17,6 +17,9 @@ from mmengine.optim.scheduler import OneCycleParamScheduler
 from mmengine.runner import BaseLoop, Runner, checkpoint
 from torch.optim import Optimizer
 from torch.utils.data import DataLoader
+
+Kind = Literal['train', 'val', 'test']
+_Stepped: TypeAlias = Optimizer | BaseOptimWrapper
 
 
 def is_cut_to_batches(dataset: Any) -> bool:
@@ -54,9 +57,7 @@ def endless_batches(loader: DataLoader) -> Iterator:
     return _InfiniteDataloaderIterator(loader)
 
 
-def schedulers_of(
-    optimizer: Optimizer | BaseOptimWrapper,
-) -> list[_ParamScheduler]:
+def schedulers_of(optimizer: _Stepped) -> list[_ParamScheduler]:
     """Return the schedulers of an optimizer, of which nobody keeps a list.
 
     The garbage collector knows all objects, a million of them in 0.2 s.
@@ -75,9 +76,7 @@ def as_on_rank_0() -> AbstractContextManager:
     return patch('mmengine.dist.utils.is_main_process', lambda *_: True)
 
 
-def _bare(
-    optimizer: Optimizer | BaseOptimWrapper | None,
-) -> Optimizer | None:
+def _bare(optimizer: _Stepped | None) -> Optimizer | None:
     return getattr(optimizer, 'optimizer', optimizer)
 
 
@@ -99,9 +98,7 @@ def accumulation_of(wrapper: OptimWrapper) -> int:
     return wrapper._accumulative_counts
 
 
-def built_loop(
-    runner: Runner, kind: Literal['train', 'val', 'test']
-) -> BaseLoop | None:
+def built_loop(runner: Runner, kind: Kind) -> BaseLoop | None:
     """Return a loop if the runner has built it, without building it."""
     loop = getattr(runner, f'_{kind}_loop')
     return loop if isinstance(loop, BaseLoop) else None

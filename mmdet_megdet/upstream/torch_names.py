@@ -88,12 +88,11 @@ def _skip_frame(code: CodeType) -> None:
 
 def is_low_rank(model: nn.Module) -> bool:
     """Return whether a DDP model sends its gradients through PowerSGD."""
-    from torch.distributed.algorithms.ddp_comm_hooks.powerSGD_hook import (
-        PowerSGDState,
-    )
+    from torch.distributed.algorithms.ddp_comm_hooks import powerSGD_hook
 
+    kind = powerSGD_hook.PowerSGDState
     hooks = getattr(model, '_comm_hooks', ())
-    return any(isinstance(state, PowerSGDState) for _, state in hooks)
+    return any(isinstance(state, kind) for _, state in hooks)
 
 
 def copy_versions(target: Any, source: Any) -> None:
