@@ -23,8 +23,9 @@ from . import errors, faults, runtime
 
 def add_common_options(parser: argparse.ArgumentParser) -> None:
     """Add the options that mmdet's train and test tools share, and ours."""
-    parser.add_argument('--work-dir', help='folder for logs and results')
-    parser.add_argument(
+    add = parser.add_argument
+    add('--work-dir', help='folder for logs and results')
+    add(
         '--cfg-options',
         nargs='+',
         action=DictAction,
@@ -32,20 +33,15 @@ def add_common_options(parser: argparse.ArgumentParser) -> None:
         'key="[a,b]" or key=a,b, nested ones as key="[(a,b),(c,d)]", without '
         'white space',
     )
-    parser.add_argument(
+    add(
         '--launcher',
         choices=['none', 'pytorch', 'slurm'],
         default='none',
         help='what started the processes of a distributed run',
     )
-    parser.add_argument(
-        '--local_rank',
-        '--local-rank',
-        type=int,
-        default=0,
-        help='for launchers that do not set LOCAL_RANK',
-    )
-    parser.add_argument(
+    local = 'for launchers that do not set LOCAL_RANK'
+    add('--local_rank', '--local-rank', type=int, default=0, help=local)
+    add(
         '--trust-checkpoint',
         action='store_true',
         help='unpickle whatever the checkpoints of this run hold; such a '

@@ -163,15 +163,15 @@ def latest_checkpoint(work_dir: str | Path) -> str | None:
     """
     work_dir = Path(work_dir)
     note = find_latest_checkpoint(str(work_dir))
-    folders, fault = [work_dir], 'names no checkpoint'
+    noted = [Path(note), work_dir / Path(note).name] if note else []
+    for path in noted:
+        # torch.save writes a zip archive, whose table of contents is last.
+        if zipfile.is_zipfile(path):
+            return str(path)
+    fault = f'names {note or "no checkpoint"}'
     if note:
-        noted = Path(note)
-        folders.insert(0, noted.parent)
-        for folder in folders:
-            # torch.save writes a zip archive, whose table of contents is last.
-            if zipfile.is_zipfile(folder / noted.name):
-                return str(folder / noted.name)
-        fault = f'names {noted}, which is not there or cut off'
+        fault += ', which is not there or cut off'
+    folders = {work_dir, *(path.parent for path in noted)}
     found = {path.resolve() for f in folders for path in f.glob('*.pth')}
     newest_first = sorted(found, key=os.path.getmtime, reverse=True)
     earlier = next(filter(_is_resumable, newest_first), None)

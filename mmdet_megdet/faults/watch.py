@@ -216,8 +216,8 @@ def describe(beats: Beats) -> str:
     for rank, beat in beats.items():
         well = not (beat.gone or beat.error)
         ranks_at.setdefault((well, str(beat)), []).append(rank)
-    ill_first = sorted(ranks_at, key=lambda key: key[0])
-    texts = (f'{these_ranks(ranks_at[key])}: {key[1]}' for key in ill_first)
+    ill_first = sorted(ranks_at.items(), key=lambda item: item[0][0])
+    texts = (f'{these_ranks(ranks)}: {text}' for (_, text), ranks in ill_first)
     return '; '.join(texts)
 
 
