@@ -16,31 +16,16 @@ from mmengine.config import Config, DictAction
 from mmengine.dist import is_main_process
 from mmengine.registry import RUNNERS
 from mmengine.runner import Runner
-from torch.distributed.elastic.multiprocessing.errors import (
-    get_error_handler,
-)
+from torch.distributed.elastic.multiprocessing import errors as elastic
 
-from .errors import (
-    RANK_LOST_STATUS,
-    REQUEUE_STATUS,
-    CheckpointError,
-    ConfigError,
-    MegDetError,
-    Preempted,
-)
-from .faults import (
-    check_annotation_files,
-    check_same_run,
-    data_check_of,
-    is_collective_error,
-)
-from .runtime import adapt_config, init_distributed, trust_checkpoints
+from . import errors, faults, runtime
 
 
 def add_common_options(parser: argparse.ArgumentParser) -> None:
     """Add the options that mmdet's train and test tools share, and ours."""
-    parser.add_argument('--work-dir', help='folder for logs and results')
-    parser.add_argument(
+    add = parser.add_argument
+    add('--work-dir', help='folder for logs and results')
+    add(
         '--cfg-options',
         nargs='+',
         action=DictAction,
@@ -48,20 +33,15 @@ def add_common_options(parser: argparse.ArgumentParser) -> None:
         'key="[a,b]" or key=a,b, nested ones as key="[(a,b),(c,d)]", without '
         'white space',
     )
-    parser.add_argument(
+    add(
         '--launcher',
         choices=['none', 'pytorch', 'slurm'],
         default='none',
         help='what started the processes of a distributed run',
     )
-    parser.add_argument(
-        '--local_rank',
-        '--local-rank',
-        type=int,
-        default=0,
-        help='for launchers that do not set LOCAL_RANK',
-    )
-    parser.add_argument(
+    local = 'for launchers that do not set LOCAL_RANK'
+    add('--local_rank', '--local-rank', type=int, default=0, help=local)
+    add(
         '--trust-checkpoint',
         action='store_true',
         help='unpickle whatever the checkpoints of this run hold; such a '
@@ -70,15 +50,11 @@ def add_common_options(parser: argparse.ArgumentParser) -> None:
 
 
 def load_config(args: argparse.Namespace) -> Config:
-    """Read the config and apply the common options.
-
-    The work folder is, in this order: ``--work-dir``, the config's
-    ``work_dir``, ``./work_dirs/<name of the config file>``.
-    """
+    """Read the config and apply the common options."""
     if not Path(args.config).is_file():
-        raise ConfigError(f'there is no config file {args.config}')
+        raise errors.ConfigError(f'there is no config file {args.config}')
     if args.trust_checkpoint:
-        trust_checkpoints()
+        runtime.trust_checkpoints()
     os.environ.setdefault('LOCAL_RANK', str(args.local_rank))
     cfg = Config.fromfile(args.config)
     cfg.launcher = args.launcher
@@ -94,14 +70,13 @@ def load_config(args: argparse.Namespace) -> Config:
 def require_checkpoint(path: str) -> str:
     """Return the path or address of a checkpoint, if it is there."""
     if '://' not in path and not Path(path).expanduser().is_file():
-        raise CheckpointError(f'there is no checkpoint {path}')
+        raise errors.CheckpointError(f'there is no checkpoint {path}')
     return path
 
 
 def join(cfg: Config) -> int:
     """Join the distributed run of a config, and return the world size."""
-    dist_cfg = cfg.get('env_cfg', {}).get('dist_cfg')
-    return init_distributed(cfg.launcher, dist_cfg)
+    return runtime.init_distributed(cfg.launcher, cfg.get('env_cfg'))
 
 
 def judge_annotations(
@@ -109,23 +84,19 @@ def judge_annotations(
 ) -> None:
     """Judge the annotation files before anything is built; a collective.
 
-    What cannot be used is refused, on every rank. What does not stop the run
-    is printed, unless DataCheckHook will log it.
+    What does not stop the run is printed, unless DataCheckHook will log it.
     """
-    said = check_annotation_files(cfg, roles)
-    logged = 'train' in roles and data_check_of(cfg) is not None
+    said = faults.check_annotation_files(cfg, roles)
+    logged = 'train' in roles and runtime.find_hook(cfg, 'DataCheckHook')
     if is_main_process() and not logged:
         for verdict in said:
             print(f'warning: {verdict.text} {verdict.remedy}', file=sys.stderr)
 
 
 def build_runner(cfg: Config) -> Runner:
-    """Build the runner, in the distributed run that :func:`join` joined.
-
-    Ranks that differ in config or versions are refused.
-    """
-    check_same_run(cfg)
-    cfg = adapt_config(cfg)
+    """Build the runner, if all ranks have the same config and versions."""
+    faults.check_same_run(cfg)
+    cfg = runtime.adapt_config(cfg)
     if 'runner_type' in cfg:
         return RUNNERS.build(cfg)
     return Runner.from_cfg(cfg)
@@ -135,25 +106,25 @@ def run_tool(main: Callable[[], None]) -> None:
     """Run a tool's main function and end the process properly.
 
     A :class:`MegDetError` is printed as one message, anything else with its
-    traceback; the exit status is then 1, or 69 where the error may be the
-    consequence of another rank's end, or 75 where training was preempted.
-    torchrun's closing summary shows the error too. After an error in a
-    distributed run the process exits at once: an orderly exit waits for
-    collectives that the other ranks will never join.
+    traceback, and torchrun's summary shows it; the exit status is 1, 69 where
+    the error may be the consequence of another rank's end, or 75 where
+    training was preempted. After an error in a distributed run the process
+    exits at once: an orderly exit waits for collectives that the other ranks
+    will never join.
     """
     status = 1
     try:
         main()
-    except Preempted:
-        status = REQUEUE_STATUS
-    except MegDetError as error:
+    except errors.Preempted:
+        status = errors.REQUEUE_STATUS
+    except errors.MegDetError as error:
         print(f'error: {error}', file=sys.stderr)
-        get_error_handler().record_exception(error)
+        elastic.get_error_handler().record_exception(error)
     except (Exception, KeyboardInterrupt) as error:
         traceback.print_exc()
-        get_error_handler().record_exception(error)
-        if is_collective_error(error):
-            status = RANK_LOST_STATUS
+        elastic.get_error_handler().record_exception(error)
+        if faults.is_collective_error(error):
+            status = errors.RANK_LOST_STATUS
     else:
         if dist.is_initialized():
             # The runner and its model are in reference cycles and hold the

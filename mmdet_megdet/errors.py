@@ -12,8 +12,7 @@ RANK_LOST_STATUS = 69
 class MegDetError(Exception):
     """An error that the user can put right: value, reason and remedy.
 
-    Every refusal of this package derives from it. The tools print it as one
-    message, without a traceback, and end with status 1.
+    The tools print it as one message, without a traceback.
     """
 
 
@@ -26,24 +25,18 @@ class CheckpointError(MegDetError, RuntimeError):
 
 
 class NotResumableError(CheckpointError, KeyError):
-    """A checkpoint lacks what a training needs to resume from it.
+    """A checkpoint lacks what a training needs to resume from it."""
 
-    A KeyError too, which MMEngine catches where it can do without.
-    """
-
-    # KeyError's is a repr.
+    # MMEngine catches KeyError where it can do without; that one's is a repr.
     __str__ = CheckpointError.__str__
 
 
 class DataError(MegDetError, RuntimeError):
-    """An image or an annotation with which training cannot go on.
-
-    torch hands on what a data worker raises with the worker's whole traceback
-    as the message. There the message itself comes first here, and the
-    traceback after it.
-    """
+    """An image or an annotation with which training cannot go on."""
 
     def __init__(self, text: str) -> None:
+        # torch hands on what a data worker raises with its whole traceback as
+        # the message: that comes last here.
         _, raised, message = text.rpartition(f'{type(self).__name__}: ')
         if raised and text.startswith('Caught '):
             text = f'{message.strip()}\n\n{text}'
@@ -59,10 +52,7 @@ class NonFiniteLossError(MegDetError, RuntimeError):
 
 
 class Preempted(SystemExit):
-    """Training was asked to stop, and its checkpoint is written.
-
-    The process then ends with status 75, for a requeue to go by.
-    """
+    """Training was asked to stop, and its checkpoint is written."""
 
     def __init__(self) -> None:
         super().__init__(REQUEUE_STATUS)

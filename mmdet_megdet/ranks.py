@@ -16,18 +16,13 @@ from .text import some, these_ranks
 def all_raise() -> Iterator[None]:
     """Raise on every rank what one of them raises in the block; a collective.
 
-    Without it a rank that raises leaves the others waiting for it in their
-    next collective, until the timeout. The block holds no collective itself.
-    For use before training: it costs two small collectives.
+    Without it a rank that raises leaves the others waiting in their next
+    collective. The block holds no collective itself.
 
     All ranks get the same type (or its nearest base that they can make from
     its text) and the text of the lowest rank that raised; a rank's own
     exception keeps its traceback, as the cause. What ends a process
     (``SystemExit``, ``KeyboardInterrupt``) leaves at once, on its rank alone.
-
-    Examples:
-        >>> with all_raise():
-        ...     check_files(cfg)
     """
     own = None
     try:
@@ -48,13 +43,8 @@ def differences(
 ) -> str | None:
     """Return how ranks differ, as text; None if they agree.
 
-    Facts by name, of each rank, are compared as text. For each name that
-    differs (at most ``most``) come the values and their ranks, first what most
-    ranks have; None where all ranks have the same.
-
-    Examples:
-        >>> differences([{'torch': '2.6'}, {'torch': '2.7'}])
-        'torch is 2.6 on rank 0 and 2.7 on rank 1'
+    For each name that differs (at most ``most``) come the values, first what
+    most ranks have: 'torch is 2.6 on ranks 0, 1 and 2.7 on rank 2'.
     """
     names = dict.fromkeys(name for facts in by_rank for name in facts)
     texts = []

@@ -2,10 +2,8 @@
 """Registries of the scope ``mmdet_megdet``, for MMEngine to find by name.
 
 What a config takes over from ``_base_ = 'mmdet_megdet::...'`` is built in the
-scope ``mmdet_megdet``, whose registries MMEngine expects in this module. Each
-is an empty child of mmdet's registry of the same name, and so finds what
-mmdet's configs find: components of mmdet, mmcv and MMEngine, and those of this
-package, which are in MMEngine's root registries for the sake of every scope.
+scope ``mmdet_megdet``, whose registries MMEngine expects here. Each is an
+empty child of mmdet's of the same name, and finds what mmdet's configs find.
 """
 
 import mmdet.registry

@@ -18,7 +18,7 @@ from checks.report import PASS, Finding, Report, passed
 
 from mmdet_megdet.arguments import positive_number
 from mmdet_megdet.cli import add_common_options, load_config, run_tool
-from mmdet_megdet.faults.rank_watch import RankWatch
+from mmdet_megdet.faults.watch import RankWatch
 from mmdet_megdet.ranks import all_raise
 from mmdet_megdet.recipe import group_ranks
 from mmdet_megdet.sync_bn import bn_group, bn_sizes

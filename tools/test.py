@@ -32,7 +32,7 @@ from mmdet_megdet.cli import (
     run_tool,
 )
 from mmdet_megdet.errors import ConfigError
-from mmdet_megdet.upstream.mmengine_names import draw_on_every_rank
+from mmdet_megdet.upstream.mmengine_names import as_on_rank_0
 
 
 def parse_args(arguments: Sequence[str] | None = None) -> argparse.Namespace:
@@ -83,11 +83,11 @@ def augment_at_test_time(cfg: Config) -> None:
     dataset.pipeline = cfg.tta_pipeline
 
 
-def name_by_folder(visualizer: Visualizer, dataset: BaseDataset) -> None:
-    """Name what is drawn by folder too, where images lie in several.
+def draw_all(visualizer: Visualizer, dataset: BaseDataset) -> None:
+    """Draw on every rank, named by folder too, where images lie in several.
 
-    mmdet names it by the image's file alone, and images of one name in two
-    folders would overwrite each other.
+    mmdet draws on rank 0, and names it by the image's file alone: images of
+    one name in two folders would overwrite each other.
     """
     infos = map(dataset.get_data_info, range(len(dataset)))
     folders = {os.path.dirname(os.path.abspath(i['img_path'])) for i in infos}
@@ -99,8 +99,11 @@ def name_by_folder(visualizer: Visualizer, dataset: BaseDataset) -> None:
     ) -> None:
         inside = os.path.relpath(data_sample.img_path, common)
         path = os.path.join(os.path.dirname(out_file), inside)
-        draw(*args, data_sample=data_sample, out_file=path, **kwargs)
+        with as_on_rank_0():
+            draw(*args, data_sample=data_sample, out_file=path, **kwargs)
 
+    with as_on_rank_0():
+        visualizer.dataset_meta = dataset.metainfo
     visualizer.add_datasample = add_datasample
 
 
@@ -124,8 +127,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     judge_annotations(cfg, roles=('test',))
     runner = build_runner(cfg)
     if args.show_dir:
-        draw_on_every_rank(runner.visualizer)
-        name_by_folder(runner.visualizer, runner.test_dataloader.dataset)
+        draw_all(runner.visualizer, runner.test_dataloader.dataset)
     if args.out:
         runner.test_evaluator.metrics.append(
             DumpDetResults(out_file_path=args.out)

@@ -6,8 +6,7 @@ torch nor mmdet; of a data set's type it asks MMEngine's registry.
 """
 
 from .datasets import configured
-from .epoch import Epoch, training_epoch
-from .judgement import Judged, Judgement, judge
+from .judgement import Epoch, Judged, Judgement, judge, training_epoch
 from .reading import unreadable
 from .verdict import Verdict
 

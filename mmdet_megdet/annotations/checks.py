@@ -20,12 +20,18 @@ from .verdict import Level, Verdict
 _PIXEL = 1.0
 _LEFT_OUT = 'mmdet leaves them out without a word: mend or remove them.'
 _MEND = 'Mend or remove these annotations.'
+_ADD = 'mmdet leaves them out: add them to metainfo.classes and num_classes.'
+_CLIPPED = 'mmdet clips them. Are the sizes in the file those of the images?'
+_FLAT = 'have a box without area (width, height or area below 1 pixel)'
+_OUTSIDE = 'have a box that lies outside the image'
+_OVER = 'have a box that reaches over the edge of the image'
+_UNMATCHED = 'have the id 0, by which pycocotools says that nothing matched'
 _NO_MASK = (
     'have no segmentation that is a list of polygons [[x, y, ...], ...] or '
     'RLE of the size [height, width] of the image'
 )
-# Level, what was checked, which annotations, what they have, and the remedy.
-_Row = tuple[Level, str, np.ndarray, str, str]
+# Level, which annotations, what they have, and the remedy.
+_Row = tuple[Level, np.ndarray, str, str]
 
 
 class Instances(NamedTuple):
@@ -43,8 +49,7 @@ def labels_of(
     table: Table, classes: tuple[str, ...]
 ) -> list[tuple[Hashable, str]]:
     """Return id and name of each label's category, as pycocotools does."""
-    ids = table.category_ids.tolist()
-    pairs = zip(ids, table.category_names, strict=True)
+    pairs = zip(table.category_ids, table.category_names, strict=True)
     return [pair for pair in pairs if pair[1] in classes]
 
 
@@ -68,11 +73,7 @@ def instances_of(table: Table, classes: tuple[str, ...]) -> Instances:
 
 
 def used_images(table: Table, found: Instances, use: Use) -> np.ndarray:
-    """Return the places of the images that a data set keeps, in its order.
-
-    Raises:
-        IndexError, TypeError: If ``indices`` names no images.
-    """
+    """Return the places of the images that a data set keeps, in its order."""
     good = table.sizes.min(1, initial=np.inf) >= use.rule.get('min_size', 0)
     places = np.arange(len(good))
     if use.rule.get('filter_empty_gt'):
@@ -102,14 +103,13 @@ def check_file(table: Table) -> Iterator[Verdict]:
         if twice:
             yield Verdict(
                 level,
-                'ids',
                 f'{table.path}: {len(twice)} id(s) of {part} occur more than '
                 f'once: {some(twice, 5)}.',
                 'Give each its own id: later ones hide earlier ones.',
             )
     lost = (table.image_places < 0) | (table.category_places < 0)
     what = 'belong to an image or a category that the file has not'
-    row: _Row = ('misleading', 'ids', lost & ~table.ignored, what, _LEFT_OUT)
+    row: _Row = ('misleading', lost & ~table.ignored, what, _LEFT_OUT)
     yield from _verdicts(table, [row])
 
 
@@ -125,11 +125,10 @@ def check_labels(
     if differing:
         yield Verdict(
             'misleading',
-            'categories',
             f'{path}: the categories are not those of {whose} in their order: '
             f'{some(differing, 5)}.',
-            'Give each file the categories of metainfo.classes, each once and '
-            'in the same order: mmdet numbers labels by the file.',
+            'Give each file the categories of metainfo.classes, each once, in '
+            'this order: mmdet numbers labels by the file.',
         )
 
 
@@ -141,47 +140,21 @@ def check_annotations(
     places = np.unique(table.category_places[other])
     names = some((repr(table.category_names[i]) for i in places), 5)
     meant = found.known & (found.label >= 0)
+    # Evaluation takes the classes alone, as one may expect.
+    level: Level = 'misleading' if use.role == 'train' else 'notable'
+    what = f'are of categories that the config has not, {names}'
     rows: list[_Row] = [
-        (
-            # Evaluation takes the classes alone, as one may expect.
-            'misleading' if use.role == 'train' else 'notable',
-            'categories',
-            other,
-            f'are of categories that the config has not, {names}',
-            'mmdet leaves them out: add them to metainfo.classes and '
-            'num_classes if they are to be learnt.',
-        ),
-        (
-            'notable',
-            'boxes',
-            found.flat & meant,
-            'have a box without area (width, height or area below 1 pixel)',
-            _LEFT_OUT,
-        ),
-        (
-            'misleading',
-            'boxes',
-            found.outside & meant,
-            'have a box that lies outside the image',
-            _LEFT_OUT,
-        ),
-        (
-            'notable',
-            'boxes',
-            found.over & meant,
-            'have a box that reaches over the edge of the image',
-            'mmdet clips them in Resize. Look whether the sizes in the file '
-            'are those of the images.',
-        ),
+        (level, other, what, _ADD),
+        ('notable', found.flat & meant, _FLAT, _LEFT_OUT),
+        ('misleading', found.outside & meant, _OUTSIDE, _LEFT_OUT),
+        ('notable', found.over & meant, _OVER, _CLIPPED),
     ]
     if use.with_masks:
-        bad, short = (
-            found.kept & (table.forms == form)
-            for form in (Form.BAD, Form.SHORT)
-        )
+        bad = found.kept & (table.forms == Form.BAD)
+        short = found.kept & (table.forms == Form.SHORT)
         rows += [
-            ('broken', 'masks', bad, _NO_MASK, _MEND),
-            ('notable', 'masks', short, 'have no polygon of 3 points', _MEND),
+            ('broken', bad, _NO_MASK, _MEND),
+            ('notable', short, 'have no polygon of 3 points', _MEND),
         ]
     yield from _verdicts(table, rows)
 
@@ -192,38 +165,26 @@ def check_evaluation(
     """Yield verdicts on what would stop CocoMetric after an epoch."""
     instances = instances_of(table, classes)
     seen = (instances.label >= 0) & (table.image_places >= 0)
+    what = 'have no iscrowd, which the evaluation asks for'
     rows: list[_Row] = [
-        (
-            'broken',
-            'evaluation',
-            seen & (table.iscrowd < 0),
-            'have no iscrowd, which the evaluation asks for',
-            'Write iscrowd=0 into these entries.',
-        ),
-        (
-            'notable',
-            'evaluation',
-            seen & (table.ids == 0),
-            'have the id 0, by which pycocotools says that nothing matched: '
-            'they count as missed',
-            'Number the annotations from 1.',
-        ),
+        ('broken', seen & (table.iscrowd < 0), what, 'Write iscrowd=0.'),
+        ('notable', seen & (table.ids == 0), _UNMATCHED, 'Number from 1.'),
     ]
     if with_masks:
         bad = seen & (table.forms != Form.GOOD)
-        rows.append(('broken', 'evaluation', bad, _NO_MASK, _MEND))
+        rows.append(('broken', bad, _NO_MASK, _MEND))
     yield from _verdicts(table, rows)
 
 
 def _verdicts(table: Table, rows: Iterable[_Row]) -> Iterator[Verdict]:
-    for level, check, chosen, what, remedy in rows:
+    for level, chosen, what, remedy in rows:
         places = np.flatnonzero(chosen)
         if len(places):
             text = (
                 f'{table.path}: {len(places)} annotation(s) {what}: '
                 f'{table.name_annotations(places)}.'
             )
-            yield Verdict(level, check, text, remedy)
+            yield Verdict(level, text, remedy)
 
 
 def _repeated(values: list[Hashable]) -> list[Hashable]:

@@ -11,13 +11,6 @@ from typing import Any, NamedTuple
 from .verdict import Verdict
 
 
-class Reader(NamedTuple):
-    """How a pipeline decodes images: options of LoadImageFromFile."""
-
-    color_type: str = 'color'
-    backend: str | None = 'cv2'
-
-
 class Use(NamedTuple):
     """A data set in COCO's format, as a config uses it."""
 
@@ -26,7 +19,7 @@ class Use(NamedTuple):
     classes: tuple[str, ...]  # metainfo's, or the type's own
     with_masks: bool  # whether its pipeline loads masks
     folder: str  # of the images
-    reader: Reader | None  # how its pipeline decodes them, where known
+    color_type: str | None  # LoadImageFromFile's, where OpenCV decodes them
     filters: bool  # whether it filters as mmdet's CocoDataset does
     rule: dict  # filter_cfg, as far as it holds
     indices: Any
@@ -47,8 +40,8 @@ def configured(
 ) -> tuple[list[Use], list[Evaluation], list[Verdict]]:
     """Return what a config reads for some of 'train', 'val' and 'test'.
 
-    The data sets, the evaluations, and a verdict on each data set whose file
-    is not judged.
+    With the data sets and the evaluations comes a verdict on each data set
+    whose file is not judged.
     """
     uses: list[Use] = []
     evaluations: list[Evaluation] = []
@@ -60,18 +53,14 @@ def configured(
             try:
                 uses.append(_use(config, role, scope))
             except _NotUsedError as found:
-                verdict: Verdict = found.args[0]
-                verdicts.append(verdict._replace(roles=(role,)))
+                level, text, remedy = found.args
+                verdicts.append(Verdict(level, text, remedy, (role,)))
         evaluations += _evaluations(cfg.get(f'{role}_evaluator'), role)
     return uses, evaluations, verdicts
 
 
 class _NotUsedError(Exception):
-    """Holds the verdict on a data set whose file is not judged."""
-
-
-def _unusable(text: str, remedy: str) -> _NotUsedError:
-    return _NotUsedError(Verdict('broken', 'data set', text, remedy))
+    """Holds level, text and remedy of a data set that is not judged."""
 
 
 def inner_of(config: dict) -> list | None:
@@ -102,28 +91,36 @@ def _use(config: dict, role: str, scope: str) -> Use:
     if isinstance(classes, str) and Path(classes).is_file():
         classes = Path(classes).read_text('utf-8').splitlines()
     if not classes or isinstance(classes, str):
-        raise _unusable(
+        raise _NotUsedError(
+            'broken',
             f'{path}: metainfo.classes={classes!r} are no names of classes.',
             "Set metainfo=dict(classes=('...',)), with the comma, or a file "
             'of names.',
         )
     if 'img' not in prefix:
-        raise _unusable(
+        raise _NotUsedError(
+            'broken',
             f'{path}: data_prefix has no img.',
             "Set data_prefix=dict(img='...'): the folder of the images.",
         )
     pipeline = config.get('pipeline') or ()
+    color_type = None
+    for step in pipeline:
+        if (
+            type_name(step.get('type')) == 'LoadImageFromFile'
+            and step.get('imdecode_backend', 'cv2') == 'cv2'
+        ):
+            color_type = step.get('color_type', 'color')
+    rule = {} if config.get('test_mode') else config.get('filter_cfg') or {}
     return Use(
         role,
         path,
         tuple(classes),
         any(_options(pipeline, 'with_mask')),
         os.path.join(root, prefix['img']),
-        _reader(pipeline),
+        color_type,
         filters,
-        {}
-        if config.get('test_mode')
-        else dict(config.get('filter_cfg') or {}),
+        dict(rule),
         config.get('indices'),
         config,
     )
@@ -135,7 +132,7 @@ def _not_checked(config: dict, reason: str) -> _NotUsedError:
         f'not checked: {reason}'
     )
     remedy = "Local files in COCO's format are: look through this yourself."
-    return _NotUsedError(Verdict('notable', 'data set', text, remedy))
+    return _NotUsedError('notable', text, remedy)
 
 
 def _is_local(path: str, backend_args: dict | None) -> bool:
@@ -160,7 +157,8 @@ def _as_coco(config: dict, scope: str) -> tuple[Any, bool]:
         text = ' '.join(str(error).split())
         raise _not_checked(config, f'{type(error).__name__}: {text}') from None
     if cls is None:
-        raise _unusable(
+        raise _NotUsedError(
+            'broken',
             f'there is no data set {config["type"]!r} in the registry of '
             f'{scope!r}.',
             'Mend type, or import what registers it by custom_imports.',
@@ -194,29 +192,18 @@ def _options(node: Any, key: str) -> Iterator[Any]:
         yield from _options(value, key)
 
 
-def _reader(pipeline: Sequence[dict]) -> Reader | None:
-    for step in pipeline:
-        if type_name(step.get('type')) == 'LoadImageFromFile':
-            return Reader(
-                step.get('color_type', 'color'),
-                step.get('imdecode_backend', 'cv2'),
-            )
-    return None
-
-
 def _evaluations(evaluator: Any, role: str) -> Iterator[Evaluation]:
     if isinstance(evaluator, dict):
         evaluator = evaluator.get('metrics', evaluator)
     metrics = evaluator if isinstance(evaluator, list | tuple) else [evaluator]
     for metric in metrics:
-        if not isinstance(metric, dict):
-            continue
-        path = metric.get('ann_file')
+        config = metric if isinstance(metric, dict) else {}
+        path = config.get('ann_file')
         if (
-            type_name(metric.get('type')) == 'CocoMetric'
-            and path
-            and _is_local(path, metric.get('backend_args'))
+            path
+            and type_name(config.get('type')) == 'CocoMetric'
+            and _is_local(path, config.get('backend_args'))
         ):
-            masks = 'segm' in metric.get('metric', 'bbox')
-            format_only = metric.get('format_only', False)
+            masks = 'segm' in config.get('metric', 'bbox')
+            format_only = config.get('format_only', False)
             yield Evaluation(role, path, masks, format_only)

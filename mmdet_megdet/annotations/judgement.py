@@ -10,7 +10,7 @@ import numpy as np
 
 from ..text import some
 from . import checks
-from .datasets import Use, configured
+from .datasets import Use, configured, inner_of, type_name
 from .reading import read_annotations
 from .table import Table
 from .verdict import Level, Verdict
@@ -70,7 +70,12 @@ def judge(
                 verdicts = []
             said += _for((role,), verdicts)
     if judged:
-        said += _compare_labels(labels)
+        # A label means what it does in training.
+        trained = (one for one in labels if one[1] == 'train')
+        first, _, wanted = next(trained, labels[0])
+        for path, role, names in labels:
+            differ = checks.check_labels(path, names, wanted, first)
+            said += _for((role,), differ)
     for role, table in evaluated:
         own = [one for one in judged if one.use.role == role]
         if own and all(one.counted for one in own):
@@ -88,9 +93,7 @@ def _judge_use(
     """Judge a data set, of which images may only be predicted."""
     found = checks.instances_of(table, use.classes)
     names = [name for _, name in checks.labels_of(table, use.classes)]
-    said = list(
-        checks.check_labels(use.path, names, use.classes, 'the config')
-    )
+    said = [*checks.check_labels(use.path, names, use.classes, 'the config')]
     images, counted = np.arange(len(table.image_ids)), use.filters
     try:
         images = checks.used_images(table, found, use)
@@ -99,8 +102,7 @@ def _judge_use(
             f'{use.path}: indices={use.indices!r} is neither a number nor a '
             f'list of places among its {len(images)} images.'
         )
-        remedy = "Mend the data set's indices."
-        said.append(Verdict('broken', 'images', text, remedy))
+        said.append(Verdict('broken', text, 'Mend them.'))
         counted = False
     said += checks.check_annotations(table, found, use)
     kept = found.kept
@@ -114,7 +116,7 @@ def _judge_use(
             f'{use.path}: not one of its {len(table.image_ids)} images is '
             f'left by filter_cfg={use.rule} and indices={use.indices}.'
         )
-        said.append(Verdict('broken', 'images', text, remedy))
+        said.append(Verdict('broken', text, remedy))
     elif not (predicted or learnt.any()):
         text = (
             f'{use.path}: not one of its {len(table.ids)} annotations is '
@@ -123,13 +125,13 @@ def _judge_use(
             f'categories, {(~found.known).sum()} of no image or with ignore, '
             f'{(table.iscrowd > 0).sum()} crowds.'
         )
-        said.append(Verdict('misleading', 'annotations', text, remedy))
+        said.append(Verdict('misleading', text, remedy))
     if all(verdict.level == 'notable' for verdict in said):
         text = (
             f'{use.path}: {len(images)} of {len(table.image_ids)} images are '
             f'used, {kept.sum()} of {len(table.ids)} annotations.'
         )
-        said.append(Verdict('sound', 'annotations', text))
+        said.append(Verdict('sound', text))
     return said, Judged(
         use,
         table.image_ids[images].tolist(),
@@ -137,17 +139,6 @@ def _judge_use(
         table.sizes[images],
         counted,
     )
-
-
-def _compare_labels(
-    labels: list[tuple[str, str, list[str]]],
-) -> Iterator[Verdict]:
-    """Yield where a label means another category than in training."""
-    trained = (one for one in labels if one[1] == 'train')
-    first, _, wanted = next(trained, labels[0])
-    for path, role, names in labels:
-        found = checks.check_labels(path, names, wanted, first)
-        yield from _for((role,), found)
 
 
 def _compare_images(table: Table, own: list[Judged]) -> Iterator[Verdict]:
@@ -172,7 +163,6 @@ def _compare_images(table: Table, own: list[Judged]) -> Iterator[Verdict]:
         if found:
             yield Verdict(
                 level,
-                'evaluation',
                 f'{table.path}, by which CocoMetric evaluates {data_sets}, '
                 f'{what} {len(found)} image(s): {some(found, 5)}.',
                 'Give the evaluator the ann_file of its data set, and the '
@@ -184,5 +174,40 @@ def _merged(said: list[Verdict]) -> list[Verdict]:
     """Say once what holds for several uses of a file."""
     roles: dict[tuple, dict[str, None]] = {}
     for verdict in said:
-        roles.setdefault(verdict[:4], {}).update(dict.fromkeys(verdict.roles))
+        roles.setdefault(verdict[:3], {}).update(dict.fromkeys(verdict.roles))
     return [Verdict(*key)._replace(roles=tuple(roles[key])) for key in roles]
+
+
+class Epoch(NamedTuple):
+    """The images of a training epoch."""
+
+    images: int  # as mmdet filters and repeats them
+    mixed: bool  # whether there are portraits and landscapes
+
+
+def training_epoch(cfg: Any, judgement: Judgement) -> Epoch | None:
+    """Return the images of a config's training epoch, if its files tell."""
+    portraits = {
+        id(one.use.config): (one.sizes[:, 0] < one.sizes[:, 1]).tolist()
+        for one in judgement.data_sets
+        if one.counted
+    }
+    loader = cfg.get('train_dataloader') or {}
+    found = _portraits(loader.get('dataset'), portraits)
+    return None if found is None else Epoch(len(found), len(set(found)) == 2)
+
+
+def _portraits(config: Any, known: dict[int, list[bool]]) -> list[bool] | None:
+    """Return whether each image of a data set, or a wrapper, is upright."""
+    inner = inner_of(config or {})
+    if inner is None:
+        return known.get(id(config))
+    times = {
+        'ConcatDataset': 1,
+        'MultiImageMixDataset': 1,
+        'RepeatDataset': config.get('times'),
+    }.get(type_name(config.get('type')))
+    parts = [_portraits(part, known) for part in inner]
+    if times is None or None in parts:
+        return None
+    return times * [upright for part in parts for upright in part or ()]

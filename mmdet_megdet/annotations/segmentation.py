@@ -27,10 +27,10 @@ class Form(IntEnum):
 
 
 def forms_of_json(
-    annotations: Sequence[Any], size_of: Mapping[int, tuple[float, float]]
+    annotations: Sequence[Any], size_of: Mapping[Any, tuple[float, float]]
 ) -> list[Form]:
     """Return the forms of segmentations as they stand in a file."""
-    # At once: copying each takes longer. JSON has no byte of zero.
+    # At once, which is faster. JSON has no byte of zero.
     joined = b'\0'.join([a.segmentation for a in annotations])
     skeletons = joined.translate(None, _NUMBERS).split(b'\0')
     forms = []
@@ -49,9 +49,8 @@ def _form_of_skeleton(skeleton: bytes) -> Form | None:
     """Return the form of lists of numbers; None for all else."""
     if not _POLYGONS.fullmatch(skeleton):
         return None
-    return _form_of_lengths(
-        [part.count(b',') + 1 for part in skeleton[2:-2].split(b'],[')]
-    )
+    parts = skeleton[2:-2].split(b'],[')
+    return _form_of_lengths([part.count(b',') + 1 for part in parts])
 
 
 def _form_of_lengths(lengths: list[int]) -> Form:

@@ -14,10 +14,7 @@ from ..text import some
 
 @dataclass(frozen=True)
 class Table:
-    """A file in COCO's format whose entries are all well formed.
-
-    Ids are whole numbers, or objects.
-    """
+    """A file in COCO's format whose entries are all well formed."""
 
     path: str
     image_ids: np.ndarray

@@ -11,14 +11,12 @@ Level = Literal['broken', 'misleading', 'notable', 'sound']
 class Verdict(NamedTuple):
     """One thing that an annotation file says or lacks.
 
-    Levels: 'broken': mmdet or pycocotools raise at it, while the data set is
-    built or later. 'misleading': training goes on without a word, and learns
-    something else than is meant. 'notable': something is left out, or may be
-    wrong. 'sound': there is nothing to say.
+    Levels: 'broken': mmdet or pycocotools raise at it, perhaps late.
+    'misleading': training goes on without a word, and learns something else
+    than is meant. 'notable': something is left out, or may be wrong. 'sound'.
     """
 
     level: Level
-    check: str  # what was checked, in a word
     text: str  # what was found, with file and ids
     remedy: str = ''
     roles: tuple[str, ...] = ()  # for what the file is used

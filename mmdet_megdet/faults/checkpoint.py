@@ -1,11 +1,5 @@
 # Copyright (c) mmdet_megdet contributors. All rights reserved.
-"""The process is killed while it saves, or the disk is full.
-
-A checkpoint gets its name when it is whole and on the disk, and older ones
-are deleted after that: :class:`AtomicCheckpointHook`, in the place of
-MMEngine's CheckpointHook. :func:`latest_checkpoint` finds the one from which
-``--resume`` continues.
-"""
+"""The process is killed while it saves, or the disk is full."""
 
 from __future__ import annotations
 
@@ -13,8 +7,6 @@ import logging
 import os
 import os.path as osp
 import zipfile
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -31,8 +23,7 @@ from ..errors import CheckpointError
 ATOMIC_BACKEND = 'megdet_atomic'
 # Behind the final name, so that a pattern such as *.pth does not meet it.
 _UNFINISHED = '.unfinished'
-# Key in the message hub, and so in every checkpoint, of the one that was saved
-# inside an epoch.
+# Key in the message hub of the checkpoint that was saved inside an epoch.
 _INTERRUPTED = 'interrupted_ckpt'
 
 
@@ -40,15 +31,11 @@ _INTERRUPTED = 'interrupted_ckpt'
 class AtomicCheckpointHook(CheckpointHook):
     """MMEngine's CheckpointHook, safe against being killed and full disks.
 
-    Contract, for checkpoints on a local or mounted disk:
-
-    - A checkpoint has its final name only when it is whole and on the disk;
-      until then it is ``<name>.unfinished``. What a killed run left of one is
-      removed when the next training starts.
-    - The oldest checkpoint, and the previous best one, are deleted when the
-      new one is whole, and only in its own folder.
-    - A checkpoint that cannot be written raises
-      :class:`~mmdet_megdet.errors.CheckpointError`; earlier ones stay.
+    On a local or mounted disk a checkpoint has its final name only when it is
+    whole and on the disk; until then it is ``<name>.unfinished``. The oldest
+    one, and the previous best one, are deleted after that, and only in their
+    own folder. One that cannot be written raises
+    :class:`~mmdet_megdet.errors.CheckpointError`; earlier ones stay.
 
     Object stores (``out_dir='s3://...'``) and a ``backend_args`` of one's own
     write as they do. The options are those of :class:`CheckpointHook`.
@@ -63,11 +50,19 @@ class AtomicCheckpointHook(CheckpointHook):
         """Make writes atomic, and remove what a killed run left unfinished."""
         out_dir = self.out_dir or runner.work_dir
         chosen = self.backend_args or self.file_client_args
-        if not chosen and type(get_file_backend(out_dir)) is LocalBackend:
+        backend = type(get_file_backend(out_dir))
+        if not chosen and backend is LocalBackend:
             self.backend_args = dict(backend=ATOMIC_BACKEND)
         super().before_train(runner)
-        if is_main_process() and isinstance(self.file_backend, LocalBackend):
-            _remove_unfinished(self.out_dir)
+        if not is_main_process() or backend is not LocalBackend:
+            return
+        for path in sorted(Path(self.out_dir).glob(f'*{_UNFINISHED}')):
+            path.unlink(missing_ok=True)
+            runner.logger.warning(
+                f'{path.name.removesuffix(_UNFINISHED)} was cut off while an '
+                f'earlier run wrote it to {self.out_dir}; the rest is '
+                'removed.'
+            )
 
     def save_inside_epoch(self, runner: Runner) -> str:
         """Save ``iter_N.pth`` after an iteration, inside an epoch.
@@ -96,74 +91,47 @@ class AtomicCheckpointHook(CheckpointHook):
             )
         return path
 
-    # The methods of CheckpointHook in which it deletes ahead of saving.
-
     def _save_checkpoint_with_step(
         self, runner: Runner, step: int, meta: dict
     ) -> None:
+        """Save, and delete what is outdated when that is whole."""
         interrupted = runner.message_hub.get_info(_INTERRUPTED)
         runner.message_hub.update_info(_INTERRUPTED, '')
-        with self._deleting_last():
-            if interrupted and is_main_process():
-                self.file_backend.remove(interrupted)
-            super()._save_checkpoint_with_step(runner, step, meta)
-
-    def _save_best_checkpoint(self, runner: Runner, metrics: dict) -> None:
-        with self._deleting_last():
-            super()._save_best_checkpoint(runner, metrics)
-
-    @contextmanager
-    def _deleting_last(self) -> Iterator[None]:
-        """Delete what the block deletes when it is done, if it may be."""
+        super()._save_checkpoint_with_step(runner, step, meta)
         backend = self.file_backend
-        self.file_backend = late = _LateRemovals(backend)
-        try:
-            yield
-        finally:
-            self.file_backend = backend
+        if not is_main_process() or not isinstance(
+            backend, AtomicLocalBackend
+        ):
+            return
         best = getattr(self, 'best_ckpt_path_dict', {}).values()
         in_use = {self.last_ckpt, getattr(self, 'best_ckpt_path', None), *best}
         # A checkpoint that was resumed from says what is outdated: it could
         # name any file.
         folder = osp.realpath(self.out_dir)
-        for path in late.waiting:
-            if (
-                path not in in_use
-                and osp.realpath(osp.dirname(path)) == folder
-                and backend.isfile(path)
-            ):
-                backend.remove(path)
-
-
-class _LateRemovals:
-    """A file backend whose removals wait."""
-
-    def __init__(self, backend: Any) -> None:
-        self._backend = backend
-        self.waiting: list[str] = []
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._backend, name)
-
-    def remove(self, path: str) -> None:
-        self.waiting.append(path)
+        for path in {interrupted, *backend.outdated} - {None, '', *in_use}:
+            if osp.realpath(osp.dirname(path)) == folder and osp.isfile(path):
+                LocalBackend.remove(backend, path)
+        backend.outdated.clear()
 
 
 @register_backend(ATOMIC_BACKEND)
 class AtomicLocalBackend(LocalBackend):
-    """MMEngine's file backend for local disks, with atomic writes."""
+    """MMEngine's file backend for local disks; removals wait."""
+
+    def __init__(self) -> None:
+        self.outdated: set[str] = set()
 
     def put(self, obj: bytes, filepath: str | Path) -> None:
         """Write bytes as :func:`write_atomically` does."""
         write_atomically(obj, filepath)
 
+    def remove(self, filepath: str | Path) -> None:
+        """Note what AtomicCheckpointHook removes when it has saved."""
+        self.outdated.add(str(filepath))
+
 
 def write_atomically(data: bytes, path: str | Path) -> None:
-    """Write a file so that it has its name only once it is complete.
-
-    Raises:
-        CheckpointError: If the disk does not take it; nothing is left then.
-    """
+    """Write a file so that it has its name only once it is complete."""
     path = Path(path)
     unfinished = path.with_name(path.name + _UNFINISHED)
     try:
@@ -179,22 +147,10 @@ def write_atomically(data: bytes, path: str | Path) -> None:
     except OSError as error:
         unfinished.unlink(missing_ok=True)
         raise CheckpointError(
-            f'cannot write {path} ({len(data)} bytes): {error.strerror}. '
-            'Earlier checkpoints are as they were. Make room (one checkpoint '
-            'more than max_keep_ckpts has to fit) and continue with --resume.'
+            f'cannot write {path} ({len(data)} bytes): {error.strerror}. Make '
+            'room (one checkpoint more than max_keep_ckpts has to fit) and '
+            'continue with --resume.'
         ) from error
-
-
-def _remove_unfinished(folder: str) -> None:
-    """Clear away what a killed run left."""
-    for path in sorted(Path(folder).glob(f'*{_UNFINISHED}')):
-        path.unlink(missing_ok=True)
-        print_log(
-            f'{path.name.removesuffix(_UNFINISHED)} was cut off while an '
-            f'earlier run wrote it to {folder}; the rest is removed.',
-            logger='current',
-            level=logging.WARNING,
-        )
 
 
 def latest_checkpoint(work_dir: str | Path) -> str | None:
@@ -204,21 +160,18 @@ def latest_checkpoint(work_dir: str | Path) -> str | None:
     Where the note or the checkpoint is missing or cut off, it is the newest
     whole one in the same folder with an optimizer's state, with a warning;
     None if nothing was saved yet.
-
-    Raises:
-        CheckpointError: If the noted one is of no use and there is no other.
     """
     work_dir = Path(work_dir)
     note = find_latest_checkpoint(str(work_dir))
-    folders, fault = [work_dir], 'names no checkpoint'
+    noted = [Path(note), work_dir / Path(note).name] if note else []
+    for path in noted:
+        # torch.save writes a zip archive, whose table of contents is last.
+        if zipfile.is_zipfile(path):
+            return str(path)
+    fault = f'names {note or "no checkpoint"}'
     if note:
-        noted = Path(note)
-        folders.insert(0, noted.parent)
-        for folder in folders:
-            # torch.save writes a zip archive, whose table of contents is last.
-            if zipfile.is_zipfile(folder / noted.name):
-                return str(folder / noted.name)
-        fault = f'names {noted}, which is not there or cut off'
+        fault += ', which is not there or cut off'
+    folders = {work_dir, *(path.parent for path in noted)}
     found = {path.resolve() for f in folders for path in f.glob('*.pth')}
     newest_first = sorted(found, key=os.path.getmtime, reverse=True)
     earlier = next(filter(_is_resumable, newest_first), None)
@@ -227,8 +180,7 @@ def latest_checkpoint(work_dir: str | Path) -> str | None:
     elif note:
         raise CheckpointError(
             f'{work_dir}/last_checkpoint {fault}, and there is no other whole '
-            'one: name one with --resume PATH, or leave --resume out to start '
-            'from the beginning.'
+            'one: name one with --resume PATH, or leave --resume out.'
         )
     else:
         text = f'no checkpoint in {work_dir} yet, training starts anew'

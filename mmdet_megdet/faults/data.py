@@ -1,26 +1,16 @@
 # Copyright (c) mmdet_megdet contributors. All rights reserved.
-"""An image or an annotation is damaged, or is not what training expects.
-
-Either is an error that names it: :class:`DataCheckHook`.
-"""
+"""An image or an annotation is damaged, or is not what training expects."""
 
 from __future__ import annotations
 
-import logging
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Literal
 
+from mmengine import dist
 from mmengine.config import Config
 from mmengine.dataset import Compose
-from mmengine.dist import (
-    broadcast_object_list,
-    get_rank,
-    get_world_size,
-    is_main_process,
-)
 from mmengine.hooks import Hook
-from mmengine.logging import print_log
 from mmengine.registry import HOOKS
 from mmengine.runner import Runner
 from PIL import JpegImagePlugin, PngImagePlugin
@@ -31,6 +21,7 @@ from ..ranks import all_raise
 from ..runtime import find_hook, hold_workers
 from .setup import built_loops, check_setup
 
+Size = tuple[float, float]  # width and height
 Mode = Literal['raise', 'warn', 'off']
 
 # How files of these formats begin and end, and what decodes them strictly.
@@ -51,29 +42,18 @@ _said: dict[str, list[Verdict]] = {}
 class DataCheckHook(Hook):
     """Say which image or annotation is at fault, instead of going on.
 
-    Contract:
-
-    - An image that is missing, cut off (OpenCV fills it up with grey), of
-      another size than the annotation file says (its boxes would lie wrong),
-      or fails in the pipeline for whatever other reason raises
+    - An image that is missing, cut off, of another size than the annotation
+      file says, or fails in the pipeline for whatever other reason raises
       :class:`~mmdet_megdet.errors.DataError` with its id and its path, on
       the rank that loads it.
-    - Before training rank 0 judges the annotation files of the config, for
-      training and validation, by :func:`~mmdet_megdet.annotations.judge`. All
-      ranks raise the same DataError, with the file and the ids, for what
-      mmdet or pycocotools would stumble over or take for something else. What
-      is only left out or clipped is told as a warning.
-
-    ``tools/train.py`` judges by the same function before it builds anything.
+    - Before training all ranks raise the same DataError, with the file and the
+      ids, for annotation files that :func:`~mmdet_megdet.annotations.judge`
+      finds unusable. What is only left out or clipped is told as a warning.
 
     Args:
         annotations (str): 'raise'; 'warn', which lets pass what would train
             otherwise than it seems, such as categories left out on purpose;
             or 'off', which does not read the files. Defaults to 'raise'.
-
-    Examples:
-        >>> default_hooks = dict(
-        ...     data_check=dict(type='DataCheckHook', annotations='warn'))
     """
 
     # Behind hooks that change a pipeline.
@@ -96,14 +76,9 @@ class DataCheckHook(Hook):
             check_loading(loop.dataloader.dataset)
         if self.annotations == 'off' or 'train' not in loops:
             return
-        for verdict in check_annotation_files(
-            runner.cfg, mode=self.annotations
-        ):
-            print_log(
-                f'DataCheckHook: {verdict.text} {verdict.remedy}',
-                logger='current',
-                level=logging.WARNING,
-            )
+        said = check_annotation_files(runner.cfg, mode=self.annotations)
+        for v in said:
+            runner.logger.warning(f'DataCheckHook: {v.text} {v.remedy}')
 
     def before_train_epoch(self, runner: Runner) -> None:
         """Wrap pipelines that another hook has replaced, too."""
@@ -112,22 +87,14 @@ class DataCheckHook(Hook):
 
 def check_loading(dataset: Any) -> None:
     """Make a data set, or those in a wrapper, load by CheckedPipeline."""
-    for one in innermost(dataset):
-        pipeline = getattr(one, 'pipeline', None)
-        if type(pipeline) is Compose:
-            one.pipeline = CheckedPipeline(pipeline)
-
-
-def innermost(dataset: Any) -> Iterator[Any]:
-    """Yield the data sets inside wrappers such as RepeatDataset."""
     # mmdet's MultiImageMixDataset calls it _dataset.
     for name in ('datasets', 'dataset', '_dataset'):
-        inner = getattr(dataset, name, None)
-        if inner is not None:
-            for part in inner if isinstance(inner, list | tuple) else [inner]:
-                yield from innermost(part)
-            return
-    yield dataset
+        inner = getattr(dataset, name, ())
+        for part in inner if isinstance(inner, list | tuple) else [inner]:
+            check_loading(part)
+    pipeline = getattr(dataset, 'pipeline', None)
+    if type(pipeline) is Compose:
+        dataset.pipeline = CheckedPipeline(pipeline)
 
 
 class CheckedPipeline(Compose):
@@ -171,9 +138,7 @@ class CheckedPipeline(Compose):
         return data
 
 
-def other_size(
-    actual: tuple[int, int], said: tuple[float, float]
-) -> str | None:
+def other_size(actual: Size, said: Size) -> str | None:
     """Return how an image's width and height differ from the file's, if so."""
     if actual == said:
         return None
@@ -183,11 +148,7 @@ def other_size(
 
 
 def is_cut_off(path: str | Path) -> bool:
-    """Return whether a JPEG or PNG file on a disk ends too early.
-
-    It is decoded only if it does not end as the format says: some have more
-    behind their end.
-    """
+    """Return whether a JPEG or PNG file on a disk ends too early."""
     path = Path(path)
     if not path.is_file():
         return False
@@ -196,6 +157,7 @@ def is_cut_off(path: str | Path) -> bool:
         file.seek(max(0, path.stat().st_size - 8))
         last = file.read()
     for begin, end, kind in _FORMATS:
+        # Some have more behind their end.
         if first.startswith(begin) and not last.endswith(end):
             try:
                 with kind(path) as image:
@@ -212,70 +174,41 @@ def check_annotation_files(
 ) -> list[Verdict]:
     """Judge the annotation files of a run; a collective.
 
-    Every rank looks whether files are there; rank 0 reads them.
-
-    Args:
-        cfg (Config): This rank's config; the process group must exist.
-        roles (Sequence[str]): For which of 'train', 'val' and 'test'.
-        mode (str, optional): By default that of the config's DataCheckHook.
-
-    Returns:
-        list[Verdict]: What is to be told without stopping, the same on every
-        rank.
-
-    Raises:
-        DataError: On every rank, if a file is not used as is meant.
+    Every rank looks whether files are there; rank 0 reads them. ``mode`` is
+    by default that of the config's DataCheckHook. All ranks return what is to
+    be told without stopping, or raise the same DataError.
     """
     mode = mode or mode_of(cfg)
     with all_raise():
-        _check_files(cfg, roles)
+        uses, evaluations, verdicts = configured(cfg, roles)
+        parts: list[Any] = [*uses, *evaluations]
+        paths = list(dict.fromkeys(part.path for part in parts))
+        verdicts += filter(None, map(unreadable, paths))
+        if any(verdict.level == 'broken' for verdict in verdicts):
+            text = _refusal(verdicts, 'off')
+            raise DataError(f'rank {dist.get_rank()}: {text}')
     if mode == 'off':
         return []
     told: list[Any] = [None]
     with all_raise():
-        if is_main_process():
-            told = [_judge_once(cfg, roles)]
-            refused = [v for v in told[0] if is_refused(v, mode)]
-            if refused:
-                raise DataError(_refusal(refused))
-    broadcast_object_list(told)
+        if dist.is_main_process():
+            states = [Path(path).stat() for path in paths]
+            times = [(state.st_mtime_ns, state.st_size) for state in states]
+            settings = [use._replace(config={}) for use in uses]
+            # All that a judgement depends on.
+            key = repr((tuple(roles), settings, evaluations, times))
+            if key not in _said:
+                _said[key] = judge(cfg, roles).verdicts
+            told = [_said[key]]
+            if any(is_refused(verdict, mode) for verdict in told[0]):
+                raise DataError(_refusal(told[0], mode))
+    dist.broadcast_object_list(told)
     return [verdict for verdict in told[0] if verdict.level != 'sound']
-
-
-def _check_files(cfg: Config | dict, roles: Sequence[str]) -> None:
-    """Refuse what a rank sees without reading a file."""
-    uses, evaluations, verdicts = configured(cfg, roles)
-    verdicts += filter(None, map(unreadable, _paths(uses, evaluations)))
-    faults = [f'{v.text} {v.remedy}' for v in verdicts if v.level == 'broken']
-    if faults:
-        here = f'rank {get_rank()}: ' if get_world_size() > 1 else ''
-        raise DataError(here + ' '.join(faults))
-
-
-def _paths(*parts: Sequence[Any]) -> list[str]:
-    return list(dict.fromkeys(one.path for part in parts for one in part))
-
-
-def _judge_once(cfg: Config | dict, roles: Sequence[str]) -> list[Verdict]:
-    uses, evaluations, _ = configured(cfg, roles)
-    states = [Path(path).stat() for path in _paths(uses, evaluations)]
-    settings = [use._replace(config={}) for use in uses]
-    times = [(state.st_mtime_ns, state.st_size) for state in states]
-    # All that a judgement depends on.
-    key = repr((tuple(roles), settings, evaluations, times))
-    if key not in _said:
-        _said[key] = judge(cfg, roles).verdicts
-    return _said[key]
-
-
-def data_check_of(cfg: Config | dict) -> dict | None:
-    """Return the settings of a config's DataCheckHook, if it has one."""
-    return find_hook(cfg, 'DataCheckHook')
 
 
 def mode_of(cfg: Config | dict) -> Mode:
     """Return a config's ``annotations`` of DataCheckHook, or its default."""
-    return (data_check_of(cfg) or {}).get('annotations', 'raise')
+    return (find_hook(cfg, 'DataCheckHook') or {}).get('annotations', 'raise')
 
 
 def is_refused(verdict: Verdict, mode: Mode) -> bool:
@@ -285,12 +218,12 @@ def is_refused(verdict: Verdict, mode: Mode) -> bool:
     )
 
 
-def _refusal(verdicts: Sequence[Verdict]) -> str:
-    text = ' '.join(f'{v.text} {v.remedy}'.strip() for v in verdicts)
-    if any(verdict.level == 'broken' for verdict in verdicts):
-        return text
-    return (
-        f'{text} Or say that it is on purpose: '
-        "default_hooks.data_check=dict(type='DataCheckHook', "
-        "annotations='warn')."
-    )
+def _refusal(verdicts: Sequence[Verdict], mode: Mode) -> str:
+    refused = [verdict for verdict in verdicts if is_refused(verdict, mode)]
+    text = ' '.join(f'{v.text} {v.remedy}'.strip() for v in refused)
+    if all(verdict.level == 'misleading' for verdict in refused):
+        text += (
+            ' Or say that it is on purpose: default_hooks.data_check='
+            "dict(type='DataCheckHook', annotations='warn')."
+        )
+    return text

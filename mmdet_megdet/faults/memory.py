@@ -1,9 +1,5 @@
 # Copyright (c) mmdet_megdet contributors. All rights reserved.
-"""Memory runs out, of a GPU or of the machine.
-
-The error then says with how many images per GPU the same total batch would
-fit: :class:`OutOfMemoryHook`.
-"""
+"""Memory runs out, of a GPU or of the machine."""
 
 from __future__ import annotations
 
@@ -29,13 +25,8 @@ _OTHERWISE = (
 class OutOfMemoryHook(Hook):
     """When memory runs out, add to the error what would fit.
 
-    Contract: an error in training which says that memory ran out, of a GPU
-    or of the machine, also gives the plan with fewer images per GPU and the
-    same total batch, with the options for it, on the rank where it happened.
-    (This needs ``train_cfg.type='UpdateTrainLoop'``.)
-
-    Examples:
-        >>> default_hooks = dict(out_of_memory=dict(type='OutOfMemoryHook'))
+    That is the plan with fewer images per GPU and the same total batch, and
+    the options for it. (This needs ``train_cfg.type='UpdateTrainLoop'``.)
     """
 
     def on_error(self, runner: Runner, error: Exception) -> None:

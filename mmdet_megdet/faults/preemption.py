@@ -1,14 +1,9 @@
 # Copyright (c) mmdet_megdet contributors. All rights reserved.
-"""SIGTERM: the machine is about to be taken away.
-
-All ranks stop after the same update, with a checkpoint and status 75:
-:class:`PreemptionHook`.
-"""
+"""SIGTERM: the machine is about to be taken away."""
 
 from __future__ import annotations
 
 import gc
-import logging
 import os
 import signal
 import threading
@@ -18,22 +13,18 @@ from functools import partial
 from typing import Any
 
 import torch
-import torch.distributed as dist
-from mmengine.device import get_device
+from mmengine.dist import all_reduce, barrier
 from mmengine.hooks import CheckpointHook, Hook
-from mmengine.logging import print_log
-from mmengine.optim import OptimWrapper, OptimWrapperDict
+from mmengine.optim import OptimWrapperDict
 from mmengine.registry import HOOKS
-from mmengine.runner import BaseLoop, EpochBasedTrainLoop, Runner
+from mmengine.runner import EpochBasedTrainLoop, Runner
 from torch.utils.data import DataLoader
 
 from ..errors import REQUEUE_STATUS, ConfigError, Preempted
 from ..runtime import hold_workers
-from ..sync_bn import group_timeout
-from ..upstream.mmengine_names import built_loop
 from .checkpoint import AtomicCheckpointHook
 from .rank_watch import RankWatchHook
-from .setup import check_setup
+from .setup import built_loops, check_setup
 
 _AS_IT_IS = 'or leave SIGTERM as it is by default_hooks.preemption=None.'
 
@@ -42,10 +33,8 @@ _AS_IT_IS = 'or leave SIGTERM as it is by default_hooks.preemption=None.'
 class PreemptionHook(Hook):
     """On SIGTERM, let all ranks stop together with a checkpoint.
 
-    Contract:
-
-    - At each optimizer update the ranks agree, by an all-reduce of one number
-      in a group of their own on the CPU, whether one of them has got it.
+    - At each optimizer update the ranks agree, by an all-reduce of one number,
+      whether one of them has got it.
     - After that update all pool BatchNorm's running statistics, rank 0 saves
       ``iter_N.pth`` as AtomicCheckpointHook does, and all end with status 75
       when it is whole. ``--resume`` continues with the next update.
@@ -53,12 +42,7 @@ class PreemptionHook(Hook):
       status 69, even if it waits in a collective (``RankWatchHook``).
     - The dataloaders' workers heed SIGTERM from their training process alone.
 
-    When training is over SIGTERM does again what it did before. In a run
-    without checkpoints the hook does nothing.
-
-    Raises:
-        ConfigError: Before training, if checkpoints are those of MMEngine's
-            own hook, or the loop could not go on inside an epoch.
+    In a run without checkpoints the hook does nothing.
     """
 
     # Behind the schedulers, the EMA and a checkpoint of this iteration.
@@ -70,17 +54,28 @@ class PreemptionHook(Hook):
         """Shield the workers, ahead of hooks that look at the loader."""
         check_setup(runner)
         hold_workers(runner)
-        for loop in (built_loop(runner, 'train'), built_loop(runner, 'val')):
-            if loop is not None:
-                shield_workers(loop.dataloader)
+        for loop in built_loops(runner).values():
+            shield_workers(loop.dataloader)
 
     def before_train(self, runner: Runner) -> None:
-        """Catch SIGTERM from now on; a collective."""
+        """Catch SIGTERM from now on."""
         savers = [h for h in runner.hooks if isinstance(h, CheckpointHook)]
         if not savers:
             return
-        self._saver = _checked_saver(savers[0], runner.train_loop)
-        self._group = _cpu_group() if runner.world_size > 1 else None
+        (self._saver, *_), loop = savers, runner.train_loop
+        if not isinstance(self._saver, AtomicCheckpointHook):
+            raise ConfigError(
+                f'PreemptionHook saves by AtomicCheckpointHook, not by '
+                f'{type(self._saver).__name__}: set default_hooks.checkpoint.'
+                f"type='AtomicCheckpointHook', {_AS_IT_IS}"
+            )
+        if isinstance(loop, EpochBasedTrainLoop):
+            raise ConfigError(
+                f'PreemptionHook saves inside an epoch, and '
+                f'{type(loop).__name__} cannot go on there. Set train_cfg.'
+                "type='UpdateTrainLoop' and train_dataloader.batch_sampler="
+                f"dict(type='UpdateBatchSampler'), {_AS_IT_IS}"
+            )
         self._signal = TerminationSignal()
         watchers = [h for h in runner.hooks if isinstance(h, RankWatchHook)]
         self._watch = watchers[0].watch if watchers else None
@@ -89,11 +84,14 @@ class PreemptionHook(Hook):
 
     def after_train_iter(self, runner: Runner, *_: Any, **__: Any) -> None:
         """Agree after an update whether to stop; if so, save and stop."""
-        if self._signal is None or not _updated(runner.optim_wrapper):
+        wrapper: Any = runner.optim_wrapper
+        several = isinstance(wrapper, OptimWrapperDict)
+        wrappers = wrapper.values() if several else [wrapper]
+        updated = all(one.should_update() for one in wrappers)
+        if self._signal is None or not updated:
             return
         asked = torch.tensor(runner.rank + 1 if self._signal.received() else 0)
-        if self._group is not None:
-            dist.all_reduce(asked, dist.ReduceOp.MAX, self._group)
+        all_reduce(asked, 'max')
         if asked:
             self._stop(runner, int(asked) - 1)
 
@@ -108,19 +106,16 @@ class PreemptionHook(Hook):
     def _stop(self, runner: Runner, rank: int) -> None:
         runner.call_hook('before_interrupt')
         path = self._saver.save_inside_epoch(runner)
-        if self._group is not None:
-            dist.barrier(self._group)
+        barrier()
         if self._watch is not None:
             self._watch.stop()
         # To the end of the process: where one rank ends with a status other
         # than 0, srun sends SIGTERM to the others, which are to keep theirs.
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
-        print_log(
+        runner.logger.warning(
             f'PreemptionHook: rank {rank} got SIGTERM. All ranks stop after '
             f'iteration {runner.iter + 1} with {path}, status '
-            f'{REQUEUE_STATUS}; --resume continues.',
-            logger='current',
-            level=logging.WARNING,
+            f'{REQUEUE_STATUS}; --resume continues.'
         )
         # As at the end of any run: logs and visualizers are closed.
         runner.call_hook('after_run')
@@ -128,15 +123,12 @@ class PreemptionHook(Hook):
 
 
 class TerminationSignal:
-    """Whether SIGTERM has come, which does nothing else from now on.
-
-    Python runs a signal's handler in the main thread, so not while that waits
-    in a collective. Its wake-up pipe, which any thread can read, is written
-    to nevertheless.
-    """
+    """Whether SIGTERM has come, which does nothing else from now on."""
 
     def __init__(self) -> None:
         self._received = False
+        # Python runs a handler in the main thread, so not while that waits in
+        # a collective; the wake-up pipe is written to nevertheless.
         self._pipe: tuple[int, ...] = os.pipe()
         for end in self._pipe:
             os.set_blocking(end, False)
@@ -155,7 +147,7 @@ class TerminationSignal:
 
     def received(self) -> bool:
         """Return whether SIGTERM has come."""
-        # Other signals' numbers come here too. The pipe may be empty, or
+        # Other signals' numbers come here too; the pipe may be empty, or
         # closed by another thread.
         with suppress(OSError):
             for end in self._pipe[:1]:
@@ -170,70 +162,24 @@ class TerminationSignal:
 def shield_workers(loader: DataLoader) -> None:
     """Let a loader's workers heed their training process's SIGTERM alone.
 
-    Slurm sends SIGTERM to all processes of a job, and a worker that it ends
-    is an error in its training process, which then cannot save.
+    Slurm sends it to all processes; a rank whose worker ends cannot save.
     """
-    loader.worker_init_fn = partial(
-        _start_worker, worker_init_fn=loader.worker_init_fn
-    )
+    loader.worker_init_fn = partial(_start_worker, loader.worker_init_fn)
 
 
-def _start_worker(
-    worker_id: int, worker_init_fn: Callable[[int], None] | None
-) -> None:
+def _start_worker(init: Callable[[int], None] | None, number: int) -> None:
     # What the training process has let go is its to end: the threads of a
     # process group are not here, and its end would wait for them for ever.
     gc.freeze()
-    if worker_init_fn is not None:
-        worker_init_fn(worker_id)
+    if init is not None:
+        init(number)
     # A handler does not learn who sends; who waits for the signal does.
     signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
-    threading.Thread(
-        target=_wait_for_end, args=(os.getppid(),), daemon=True
-    ).start()
+    wait = partial(_wait_for_end, os.getppid())
+    threading.Thread(target=wait, daemon=True).start()
 
 
 def _wait_for_end(parent: int) -> None:
     while signal.sigwaitinfo({signal.SIGTERM}).si_pid != parent:
         pass
     os._exit(0)
-
-
-def _updated(wrapper: OptimWrapper | OptimWrapperDict) -> bool:
-    """Return whether the iteration that is over ended in an update."""
-    if isinstance(wrapper, OptimWrapperDict):
-        return all(one.should_update() for one in wrapper.values())
-    return wrapper.should_update()
-
-
-def _cpu_group() -> dist.ProcessGroup:
-    world = dist.group.WORLD
-    assert world is not None  # there are several ranks
-    timeout = group_timeout(world, torch.device(get_device()))
-    try:
-        return dist.new_group(backend='gloo', timeout=timeout)
-    except RuntimeError as error:
-        raise ConfigError(
-            f'PreemptionHook: the ranks cannot make a gloo group ({error}). '
-            "Name the machines' network interface in GLOO_SOCKET_IFNAME, "
-            f'{_AS_IT_IS}'
-        ) from error
-
-
-def _checked_saver(
-    hook: CheckpointHook, loop: BaseLoop
-) -> AtomicCheckpointHook:
-    if not isinstance(hook, AtomicCheckpointHook):
-        raise ConfigError(
-            f'PreemptionHook saves by AtomicCheckpointHook, not by '
-            f'{type(hook).__name__}: set default_hooks.checkpoint.type='
-            f"'AtomicCheckpointHook', {_AS_IT_IS}"
-        )
-    if isinstance(loop, EpochBasedTrainLoop):
-        raise ConfigError(
-            f'PreemptionHook saves inside an epoch, and {type(loop).__name__} '
-            "cannot go on there. Set train_cfg.type='UpdateTrainLoop' and "
-            "train_dataloader.batch_sampler=dict(type='UpdateBatchSampler'), "
-            f'{_AS_IT_IS}'
-        )
-    return hook

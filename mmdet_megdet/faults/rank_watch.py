@@ -1,9 +1,5 @@
 # Copyright (c) mmdet_megdet contributors. All rights reserved.
-"""A rank is killed, fails or stands still, and the others wait for it.
-
-Those that wait say which rank is gone and in which step it was:
-:class:`RankWatchHook`, by a :class:`~mmdet_megdet.faults.watch.RankWatch`.
-"""
+"""A rank is killed, fails or stands still, and the others wait for it."""
 
 from __future__ import annotations
 
@@ -28,19 +24,11 @@ _TORCH_TIMEOUT = 1800.0  # gloo's, where the group does not tell its own
 class RankWatchHook(Hook):
     """When ranks stop moving, let every log say which rank and in which step.
 
-    Contract: a rank that has not moved for half of the collectives' timeout
-    (``env_cfg.dist_cfg.timeout``) logs where it is (epoch, update, micro-step
-    and whether it loads data, or is in forward, backward or validation), which
-    ranks give no sign of life and where they were last, and where the others
-    are. A rank that fails logs where, and, if it lost another one, the same.
-    (This needs ``train_cfg.type='UpdateTrainLoop'``.) The hook does not end a
-    rank; the timeout does.
-
-    Cost: a few writes of some 150 bytes to the store in an iteration, from a
-    thread of its own.
-
-    Examples:
-        >>> default_hooks = dict(rank_watch=dict(type='RankWatchHook'))
+    A rank that has not moved for half of the collectives' timeout
+    (``env_cfg.dist_cfg.timeout``) logs where it is, which ranks give no sign
+    of life and where they were last, and where the others are. So does a rank
+    that fails because it lost another one. The hook does not end a rank; the
+    timeout does. It needs ``train_cfg.type='UpdateTrainLoop'``.
     """
 
     # Behind other hooks, whose work counts for the step ahead of it; ahead of
@@ -53,8 +41,10 @@ class RankWatchHook(Hook):
         """Start the watch; a collective."""
         self._runner = runner
         self._batch = self._step = 0
+        timeout = group_timeout(dist.group.WORLD, torch.device(get_device()))
+        seconds = timeout.total_seconds() if timeout else _TORCH_TIMEOUT
         self.watch = RankWatch(
-            runner.rank, runner.world_size, _timeout(), runner.logger.error
+            runner.rank, runner.world_size, seconds, runner.logger.error
         )
         self.watch.start()
         self._handle = runner.model.register_forward_hook(self._forwarded)
@@ -67,8 +57,8 @@ class RankWatchHook(Hook):
         self, runner: Runner, batch_idx: int, **_: Any
     ) -> None:
         """Record where this rank is."""
-        self._batch, self._step = batch_idx, 0
-        self._in_iteration('forward')
+        self._batch = batch_idx
+        self.before_micro_step(runner, 0)
 
     def before_micro_step(self, runner: Runner, index: int, **_: Any) -> None:
         """Record where this rank is."""
@@ -117,12 +107,3 @@ class RankWatchHook(Hook):
         # Validation may come without training.
         if self.watch is not None:
             self.watch.at(place)
-
-
-def _timeout() -> float:
-    """Return the seconds after which the run's collectives give up."""
-    world = dist.group.WORLD
-    if world is None:
-        return _TORCH_TIMEOUT
-    timeout = group_timeout(world, torch.device(get_device()))
-    return _TORCH_TIMEOUT if timeout is None else timeout.total_seconds()

@@ -1,9 +1,5 @@
 # Copyright (c) mmdet_megdet contributors. All rights reserved.
-"""A checkpoint is written that torch's safe loading then refuses to read.
-
-What it is about to hold is put into plain types, and what has no such form is
-refused, before training if it is known then: :class:`ReadableCheckpointHook`.
-"""
+"""A checkpoint is written that torch's safe loading then refuses to read."""
 
 from __future__ import annotations
 
@@ -16,33 +12,19 @@ from typing import Any
 import numpy as np
 import torch
 from mmengine.hooks import Hook
-from mmengine.logging import HistoryBuffer
 from mmengine.registry import HOOKS
 from mmengine.runner import Runner
 
 from ..errors import CheckpointError
-from ..runtime import NUMPY_TYPE_CODES
 from ..upstream.torch_names import copy_versions
 
-# What torch's safe loading reads without a word.
+# What torch's safe loading reads as it is.
 _DICTS = (dict, OrderedDict, Counter)
-_LEAVES = (
-    type(None),
-    bool,
-    int,
-    float,
-    complex,
-    str,
-    bytes,
-    torch.Tensor,
-    torch.nn.Parameter,
-    torch.dtype,
-    torch.device,
-)
-_SEQUENCES = (list, tuple, set, torch.Size)
-# What other types become: a subclass's value as its base's. (Not by str(),
-# which an Enum has as it likes.)
-_PLAIN_SEQUENCES: tuple[tuple[Any, Callable[[list], Any]], ...] = (
+_LEAVES = (bool, int, float, str, bytes, type(None), torch.Size)
+_TENSORS = (torch.Tensor, torch.nn.Parameter)
+# What it does not read becomes a value of its base. (Not by str(), which an
+# Enum has as it likes.)
+_SEQUENCES: tuple[tuple[Any, Callable[[list], Any]], ...] = (
     (tuple, tuple),
     (set | frozenset, set),
     (list | deque | range, list),
@@ -58,11 +40,11 @@ _PLAIN: tuple[tuple[Any, Callable[[Any], Any]], ...] = (
 
 @HOOKS.register_module()
 class ReadableCheckpointHook(Hook):
-    """Write checkpoints that torch's safe loading reads back.
+    """Write checkpoints in plain types, which torch's safe loading reads.
 
     Raises:
-        CheckpointError: If it has no such form: before training on every
-            rank, ahead of a writing on the rank that writes.
+        CheckpointError: If something has no such form: before training on
+            every rank, ahead of a writing on the rank that writes.
     """
 
     # Behind what adds to a checkpoint.
@@ -91,40 +73,33 @@ class ReadableCheckpointHook(Hook):
 
 
 def readable(value: Any, path: str = '') -> Any:
-    """Return a value in types that torch's safe loading reads.
+    """Return a value, whose place is ``path``, in types that are read back.
 
     Containers are made anew, tensors and arrays of numbers stay themselves.
-
-    Raises:
-        CheckpointError: If something in it has no such form; it names
-            ``path``, the value's place.
     """
     kind = type(value)
-    if kind in _LEAVES or _is_numeric(value):
+    if kind in _LEAVES + _TENSORS:
         return value
     if isinstance(value, Mapping):
         return _plain_mapping(value, path)
-    if isinstance(value, np.ndarray):
-        return readable(value.tolist(), path)
-    for base, made in _PLAIN_SEQUENCES:
+    for base, made in _SEQUENCES:
         if isinstance(value, base):
             items = [readable(v, f'{path}[{i}]') for i, v in enumerate(value)]
-            return kind(items) if kind in _SEQUENCES else made(items)
+            return made(items)
+    if _reads_back(value):
+        return value
+    if isinstance(value, np.ndarray):
+        return readable(value.tolist(), path)
     for base, made in _PLAIN:
         if isinstance(value, base):
             return made(value)
-    if kind is HistoryBuffer:
-        # Its methods may be somebody's own.
-        readable(value.__getstate__(), path)
-    elif not _reads_back(value):
-        raise CheckpointError(
-            f'neither --resume nor tools/test.py could read a checkpoint with '
-            f'{path} back, which is {kind.__module__}.{kind.__qualname__} '
-            f'({value!r:.60}). Store numbers, text, lists, dicts, tensors or '
-            'NumPy arrays of numbers there, or keep it out of checkpoints '
-            '(of a message hub by update_info(..., resumed=False)).'
-        )
-    return value
+    raise CheckpointError(
+        f'neither --resume nor tools/test.py could read a checkpoint with '
+        f'{path} back, which is {kind.__module__}.{kind.__qualname__} '
+        f'({value!r:.60}). Store numbers, text, lists, dicts, tensors or '
+        'NumPy arrays of numbers there, or keep it out of checkpoints (of a '
+        'message hub by update_info(..., resumed=False)).'
+    )
 
 
 def _plain_mapping(value: Any, path: str) -> dict:
@@ -141,15 +116,6 @@ def _plain_mapping(value: Any, path: str) -> dict:
     plain = type(value)(items)
     copy_versions(plain, value)
     return plain
-
-
-def _is_numeric(value: Any) -> bool:
-    return (
-        isinstance(value, np.ndarray | np.generic)
-        and value.dtype.char in NUMPY_TYPE_CODES
-        and type(value).__module__ == 'numpy'
-        and not isinstance(value, np.matrix | np.memmap | np.recarray)
-    )
 
 
 def _reads_back(value: Any) -> bool:

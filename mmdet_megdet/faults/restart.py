@@ -1,9 +1,5 @@
 # Copyright (c) mmdet_megdet contributors. All rights reserved.
-"""A machine leaves or joins an elastic job, and training restarts.
-
-The images per GPU are chosen anew for the machines that are left, processes
-end with their agent, and :class:`RestartHook` logs how many updates were lost.
-"""
+"""A machine leaves or joins an elastic job, and training restarts."""
 
 from __future__ import annotations
 
@@ -18,7 +14,6 @@ from typing import Any
 from mmengine.config import Config
 from mmengine.dist import master_only
 from mmengine.hooks import Hook
-from mmengine.logging import print_log
 from mmengine.registry import HOOKS
 from mmengine.runner import Runner
 
@@ -33,10 +28,10 @@ _PR_SET_PDEATHSIG = 1  # of Linux
 
 @HOOKS.register_module()
 class RestartHook(Hook):
-    """Log how many updates are made again since a machine left or joined.
+    """Log how many updates are lost, and made again, by a restart.
 
-    Rank 0 notes each update that is done in the work folder
-    (``updates_done``). ``tools/train.py`` adds the hook to elastic jobs.
+    Rank 0 notes the updates done in the work folder (``updates_done``).
+    ``tools/train.py`` adds the hook to elastic jobs.
     """
 
     # Ahead of PreemptionHook, which ends the training.
@@ -51,12 +46,11 @@ class RestartHook(Hook):
         if max(before, now) == 0:
             return
         lost = max(before - now, 0)
-        print_log(
+        runner.logger.log(
+            logging.WARNING if lost else logging.INFO,
             f'RestartHook: training goes on with {runner.world_size} rank(s) '
             f'after update {now}. It had come to update {max(before, now)}: '
             f'{lost} update(s) are lost and made again.',
-            logger='current',
-            level=logging.WARNING if lost else logging.INFO,
         )
 
     @master_only
@@ -80,11 +74,7 @@ def is_elastic() -> bool:
 
 
 def end_with_agent() -> None:
-    """Let SIGTERM come to this process when its elastic agent is gone.
-
-    torchrun starts its processes in sessions of their own, where they outlive
-    it.
-    """
+    """Let SIGTERM come to this process when its elastic agent is gone."""
     if not is_elastic():
         return
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
@@ -106,16 +96,12 @@ def planned_batch(cfg: Config) -> tuple[int, list[int | None]]:
     """Read images of an update, and the layers' BN sizes, from a config.
 
     No model is built. The sizes are ``[None]`` where no layer says a number.
-
-    Raises:
-        ConfigError: If it does not say the images of an update.
     """
     total_batch = find_hook(cfg, 'TotalBatchHook')
     if total_batch is None:
         raise ConfigError(
-            'the config does not say how many images an update takes. Set '
-            "default_hooks.total_batch=dict(type='TotalBatchHook', "
-            'total_batch_size=256).'
+            'the config does not say how many images an update takes: set '
+            "default_hooks.total_batch=dict(type='TotalBatchHook')."
         )
     total = total_batch.get('total_batch_size', 256)
     sync_bn_group = find_hook(cfg, 'SyncBNGroupHook') or {}
@@ -142,11 +128,7 @@ def _layer_sizes(node: Any) -> list[int | None]:
 
 
 def choose_images(cfg: Config, at_most: int, world_size: int) -> None:
-    """Set the most images per GPU, up to a number, that split the batch here.
-
-    Raises:
-        ConfigError: If there is no such number.
-    """
+    """Set the most images per GPU, up to a number, that split the batch."""
     total, bn_sizes = planned_batch(cfg)
     images = most_images(world_size, at_most, total, bn_sizes)
     if images is None:

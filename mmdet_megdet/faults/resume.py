@@ -1,22 +1,15 @@
 # Copyright (c) mmdet_megdet contributors. All rights reserved.
-"""A run resumes with another config than its checkpoint's.
-
-MMEngine then takes some settings from the checkpoint's state and others from
-today's config, without a word. What is taken from where is told, and a state
-of something else refused: :class:`ResumeReportHook`.
-"""
+"""A run resumes with another config than its checkpoint's."""
 
 from __future__ import annotations
 
 import inspect
-import logging
 import re
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
-from typing import Any, NamedTuple
+from collections.abc import Iterator, Mapping
+from typing import Any
 
 from mmengine.hooks import Hook
-from mmengine.logging import print_log
 from mmengine.optim import OptimWrapper, OptimWrapperDict
 from mmengine.registry import HOOKS
 from mmengine.runner import Runner
@@ -28,8 +21,7 @@ from ..upstream.mmengine_names import resumes
 from .readable_checkpoint import readable
 from .same_run import settings
 
-# What of a config has an effect on a training; the rest is names for parts of
-# it, places, and what is shown.
+# What of a config has an effect on a training.
 _READ = re.compile(
     r'(param_scheduler|optim_wrapper|model|data_preprocessor'
     r'|sync_bn|model_wrapper_cfg|(train|val)_(cfg|dataloader)|val_evaluator'
@@ -41,9 +33,7 @@ _OF_STATE = re.compile(
     r'(param_scheduler|randomness\.seed'
     r'|optim_wrapper\.(\w+\.)?(optimizer|paramwise_cfg))\b'
 )
-_KIND = re.compile(
-    r'(param_scheduler\b.*|optim_wrapper\.(\w+\.)?optimizer)\.type$'
-)
+_KIND = re.compile(r'(param_scheduler.*|optim_wrapper.*\boptimizer)\.type$')
 _NOT_SET = 'not set'
 _ANEW = 'start from the weights alone (load_from without resume)'
 
@@ -52,15 +42,12 @@ _ANEW = 'start from the weights alone (load_from without resume)'
 class ResumeReportHook(Hook):
     """Tell where a resumed run's config is not the checkpoint's.
 
-    Contract: when the Runner resumes, schedulers, the optimizer's settings
-    and the seed go on as the checkpoint's state has them, which is compared
-    with what today's config has made. Model, data, hooks and loops are
-    today's config's, which is compared with the checkpoint's as data: nothing
-    of it is executed. One warning lists what differs under these two heads.
-
-    Raises:
-        CheckpointError: On every rank, ahead of loading, if there are other
-            schedulers than the checkpoint has states, or another optimizer.
+    When the Runner resumes, schedulers, the optimizer's settings and the seed
+    go on as the checkpoint's state has them, which is compared with what
+    today's config has made. Model, data, hooks and loops are today's config's,
+    which is compared with the checkpoint's as data. One warning lists what
+    differs. Other schedulers, or another optimizer, are refused ahead of
+    loading.
     """
 
     # Ahead of what converts a checkpoint.
@@ -68,59 +55,51 @@ class ResumeReportHook(Hook):
 
     def after_load_checkpoint(self, runner: Runner, checkpoint: dict) -> None:
         """Compare the config with the checkpoint's, if training resumes."""
-        if not resumes(runner) or not isinstance(
-            runner.optim_wrapper, OptimWrapper
-        ):
+        wrapper = runner.optim_wrapper
+        if not (resumes(runner) and isinstance(wrapper, OptimWrapper)):
             return
         # Where they are missing, asking says so: ahead of loading.
-        checkpoint['message_hub'], checkpoint['meta']['epoch']
-        _take_equal_metainfo(runner, checkpoint['meta'])
+        meta, _ = checkpoint['meta'], checkpoint['message_hub']
+        meta['epoch']
+        # MMEngine would warn of metainfo that was only made plain.
+        today = getattr(runner.train_dataloader.dataset, 'metainfo', None)
+        if repr(readable(today)) == repr(meta.get('dataset_meta')):
+            meta['dataset_meta'] = today
         source = getattr(checkpoint, 'source', 'the checkpoint')
-        # Groups of parameters mostly differ in the same way.
-        of_state = sorted(set(state_changes(checkpoint, runner)))
         of_config = config_changes(
             getattr(checkpoint, 'config_text', ''), runner.cfg.pretty_text
         )
+        # Groups of parameters mostly differ in the same way.
+        of_state = sorted(set(state_changes(checkpoint, runner)))
+        texts = []
         if of_config is None:
-            _warn(f"{source} holds no config to compare with today's.")
+            texts.append(f"{source} holds no config to compare with today's.")
         if 'optimizer' not in checkpoint:
-            _warn(
+            texts.append(
                 f"{source} does not hold the optimizer's state: momenta start "
                 "anew, and settings are those of today's config."
             )
         if of_state or of_config:
-            _warn(_report(source, of_state, of_config or []))
+            texts.append(f'{source} has another config (then -> today).')
+        for head, changes in (
+            (
+                "The checkpoint's state holds for these, not today's config "
+                f'(to train with that, {_ANEW}):',
+                of_state,
+            ),
+            ("These are today's config's, not the checkpoint's:", of_config),
+        ):
+            if changes:
+                texts.append(f'{head}\n  ' + some(changes, 12, '\n  '))
+        if texts:
+            runner.logger.warning('\n'.join(['ResumeReportHook:', *texts]))
 
 
-def _take_equal_metainfo(runner: Runner, meta: dict) -> None:
-    """Let metainfo that was made plain be the same as what it was.
-
-    MMEngine compares the bytes of both, and warns.
-    """
-    today = getattr(runner.train_dataloader.dataset, 'metainfo', None)
-    if repr(readable(today)) == repr(meta.get('dataset_meta')):
-        meta['dataset_meta'] = today
-
-
-class Change(NamedTuple):
-    """A setting that is not what it was."""
-
-    key: str
-    saved: str
-    today: str
-
-    def __str__(self) -> str:
-        return f'{self.key}: {self.saved} -> {self.today}'
-
-
-def config_changes(saved: str | None, today: str) -> list[Change] | None:
+def config_changes(saved: str | None, today: str) -> list[str] | None:
     """Compare the texts of two configs as data.
 
     Returns the settings that differ, have an effect on a training and no
     state in a checkpoint; None where one of the texts is no training's config.
-
-    Raises:
-        CheckpointError: If a scheduler or the optimizer is of another type.
     """
     flat = []
     for text in (saved, today):
@@ -131,13 +110,9 @@ def config_changes(saved: str | None, today: str) -> list[Change] | None:
         if isinstance(schedulers, dict) and 'type' in schedulers:
             config['param_scheduler'] = [schedulers]
         flat.append(settings(config))
-    old, new = flat
-    changes = [
-        Change(key, old.get(key, _NOT_SET), new.get(key, _NOT_SET))
-        for key in old | new
-        if old.get(key) != new.get(key) and _READ.match(key)
-    ]
-    for key, then, now in changes:
+    changes = []
+    for key in filter(_READ.match, flat[0] | flat[1]):
+        then, now = (values.get(key, _NOT_SET) for values in flat)
         # Without quotes and scope.
         kinds = {kind.strip('\'"').split('.')[-1] for kind in (then, now)}
         if _KIND.match(key) and len(kinds - {_NOT_SET}) > 1:
@@ -146,28 +121,24 @@ def config_changes(saved: str | None, today: str) -> list[Change] | None:
                 'checkpoint, whose state it cannot continue. Keep it as it '
                 f'was to resume, or {_ANEW}.'
             )
-    return [change for change in changes if not _OF_STATE.match(change.key)]
+        if then != now and not _OF_STATE.match(key):
+            changes.append(f'{key}: {then} -> {now}')
+    return changes
 
 
-def state_changes(checkpoint: Mapping, runner: Runner) -> Iterator[Change]:
-    """Compare the states in a checkpoint with what today's config has made.
-
-    Raises:
-        CheckpointError: If there are more or fewer schedulers than states.
-    """
-    yield from _of_schedulers(
-        checkpoint.get('param_schedulers'), runner.param_schedulers
-    )
-    yield from _of_optimizer(
-        checkpoint.get('optimizer', {}), runner.optim_wrapper
-    )
+def state_changes(checkpoint: Mapping, runner: Runner) -> Iterator[str]:
+    """Compare the states in a checkpoint with what today's config has made."""
+    states = checkpoint.get('param_schedulers')
+    yield from _of_schedulers(states, runner.param_schedulers)
+    state = checkpoint.get('optimizer', {})
+    yield from _of_optimizer(state, runner.optim_wrapper)
     saved = checkpoint['meta'].get('seed')
     today = runner.cfg.get('randomness', {}).get('seed')
     if None not in (saved, today):
         yield from _compared('randomness.seed', saved, today)
 
 
-def _of_schedulers(saved: Any, today: Any) -> Iterator[Change]:
+def _of_schedulers(saved: Any, today: Any) -> Iterator[str]:
     states, schedulers = _by_key(saved), _by_key(today)
     if states.keys() != schedulers.keys():
         # MMEngine would pair them by position and leave out the rest.
@@ -190,10 +161,8 @@ def _of_schedulers(saved: Any, today: Any) -> Iterator[Change]:
 
 
 def _by_key(schedulers: Any) -> dict[str, Any]:
-    """Return schedulers, or their states, by what a config calls them.
-
-    MMEngine has lists of them, dicts of such lists by optimizer, and None.
-    """
+    """Return schedulers, or their states, by what a config calls them."""
+    # MMEngine has lists of them, dicts of such lists by optimizer, and None.
     named = schedulers if isinstance(schedulers, Mapping) else {'': schedulers}
     return {
         f'param_scheduler.{name}{"." * bool(name)}{index}': each
@@ -204,7 +173,7 @@ def _by_key(schedulers: Any) -> dict[str, Any]:
 
 def _of_optimizer(
     saved: Mapping, today: OptimWrapper, prefix: str = 'optim_wrapper'
-) -> Iterator[Change]:
+) -> Iterator[str]:
     if isinstance(today, OptimWrapperDict):
         for name, each in today.items():
             part = f'{prefix}.{name}'
@@ -222,10 +191,10 @@ def _of_optimizer(
                 yield from _compared(setting, then[key], now[key])
 
 
-def _compared(key: str, saved: Any, today: Any) -> Iterator[Change]:
+def _compared(key: str, saved: Any, today: Any) -> Iterator[str]:
     then, now = _plain(saved), _plain(today)
     if then != now:
-        yield Change(key, repr(then), repr(now))
+        yield f'{key}: {then!r} -> {now!r}'
 
 
 def _plain(value: Any) -> Any:
@@ -235,25 +204,3 @@ def _plain(value: Any) -> Any:
         return value.tolist()
     # A checkpoint may have tuples where today's config has lists.
     return list(value) if isinstance(value, tuple) else value
-
-
-def _report(
-    source: str, of_state: Iterable[Change], of_config: Iterable[Change]
-) -> str:
-    """Say what is taken from the checkpoint and what from today's config."""
-    heads = {
-        "The checkpoint's state holds for these, not today's config (to train "
-        f'with that, {_ANEW}):': of_state,
-        "These are today's config's, not the checkpoint's:": of_config,
-    }
-    text = f'{source} was trained with another config (then -> today).'
-    for head, found in heads.items():
-        if found:
-            text += '\n  '.join([f'\n{head}', some(found, 12, '\n  ')])
-    return text
-
-
-def _warn(text: str) -> None:
-    print_log(
-        f'ResumeReportHook: {text}', logger='current', level=logging.WARNING
-    )

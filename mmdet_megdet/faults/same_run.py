@@ -1,9 +1,5 @@
 # Copyright (c) mmdet_megdet contributors. All rights reserved.
-"""Ranks are started with other versions, or another config.
-
-They compare both before anything is trained, and all refuse:
-:class:`SameRunHook`, and ahead of the model :func:`check_same_run`.
-"""
+"""Ranks are started with other versions, or another config."""
 
 from __future__ import annotations
 
@@ -12,6 +8,7 @@ import platform
 import re
 import sys
 from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from functools import cache
 from importlib import metadata
 from pathlib import Path
@@ -19,12 +16,10 @@ from typing import Any
 
 import torch
 from mmengine.config import Config
-from mmengine.dist import all_gather_object, init_dist
+from mmengine.dist import all_gather_object
 from mmengine.hooks import Hook
 from mmengine.registry import HOOKS
 from mmengine.runner import Runner
-from mmengine.utils.dl_utils import set_multi_processing
-from torch import distributed as dist
 
 from ..errors import ConfigError
 from ..ranks import differences
@@ -32,18 +27,9 @@ from ..ranks import differences
 _PACKAGES = ('torch', 'torchvision', 'mmcv', 'mmengine', 'mmdet', 'numpy')
 # Where things lie may differ from machine to machine, and where a run
 # continues is compared by the tool that looks for it.
-PLACES = frozenset(
-    {
-        'ann_file',
-        'data_prefix',
-        'data_root',
-        'launcher',
-        'load_from',
-        'out_dir',
-        'resume',
-        'save_dir',
-        'work_dir',
-    }
+_PLACES = re.compile(
+    'ann_file|data_prefix|data_root|launcher|load_from|out_dir|resume|save_dir'
+    '|work_dir'
 )
 
 
@@ -51,18 +37,10 @@ PLACES = frozenset(
 class SameRunHook(Hook):
     """Refuse ranks that were started with other versions or configs.
 
-    Contract: before training, validation or testing begins, all ranks compare
-    versions, this package's source and the config's settings. If they differ
-    every rank raises, and names what differs and on which ranks. Settings that
-    say where something lies (data, work folder, the checkpoint to continue
-    from) may differ. ``tools/train.py`` and ``tools/test.py`` compare ahead of
-    the model too.
-
-    Raises:
-        ConfigError: On every rank, if they differ.
-
-    Examples:
-        >>> default_hooks = dict(same_run=dict(type='SameRunHook'))
+    All ranks compare versions, this package's source and the config's settings
+    (but for those that say where something lies), and all raise a ConfigError
+    that names what differs and on which ranks. ``tools/train.py`` and
+    ``tools/test.py`` compare ahead of the model too.
     """
 
     # Ahead of what else ranks do together.
@@ -74,16 +52,7 @@ class SameRunHook(Hook):
 
 
 def check_same_run(cfg: Config) -> None:
-    """Refuse ranks as :class:`SameRunHook` does; a collective.
-
-    Ranks exchange a digest first, and what they have only where that
-    differs. A process group that is not there yet is made, as the Runner
-    would make it.
-    """
-    if cfg.get('launcher', 'none') != 'none' and not dist.is_initialized():
-        env_cfg = cfg.get('env_cfg', {})
-        set_multi_processing(**env_cfg.get('mp_cfg', {}), distributed=True)
-        init_dist(cfg.launcher, **env_cfg.get('dist_cfg', {}))
+    """Refuse ranks as :class:`SameRunHook` does; a collective."""
     facts = versions() | settings(cfg.to_dict())
     digest = hashlib.sha256(repr(sorted(facts.items())).encode()).hexdigest()
     if len(set(all_gather_object(digest))) == 1:
@@ -100,26 +69,20 @@ def versions() -> dict[str, str]:
     """Return the versions of what takes part in the arithmetic, by name."""
     found = {'Python': platform.python_version()}
     for name in _PACKAGES:
-        module = sys.modules.get(name)
-        version = getattr(module, '__version__', None) or _installed(name)
+        version = getattr(sys.modules.get(name), '__version__', None)
+        if version is None:
+            with suppress(metadata.PackageNotFoundError):
+                version = metadata.version(name)
         found[name] = str(version)
     found['CUDA'] = str(torch.version.cuda)
     if torch.cuda.is_available():
         found['NCCL'] = '.'.join(map(str, torch.cuda.nccl.version()))
-    found['mmdet_megdet (digest of its files)'] = source_digest()
+    found['mmdet_megdet (digest of its files)'] = _source_digest()
     return found
 
 
-def _installed(name: str) -> str | None:
-    try:
-        return metadata.version(name)
-    except metadata.PackageNotFoundError:
-        return None
-
-
 @cache
-def source_digest() -> str:
-    """Return a digest of this package's own files, 12 hexadecimal digits."""
+def _source_digest() -> str:
     folder = Path(__file__).resolve().parents[1]
     digest = hashlib.sha256()
     for path in sorted(folder.rglob('*.py')):
@@ -129,7 +92,7 @@ def source_digest() -> str:
 
 
 def settings(node: Any, prefix: str = '') -> dict[str, str]:
-    """Return a config's values as texts, without :data:`PLACES`.
+    """Return a config's values as texts, without places.
 
     By names such as ``model.backbone.depth``; ``prefix`` is a part's name.
     """
@@ -143,7 +106,7 @@ def settings(node: Any, prefix: str = '') -> dict[str, str]:
         return {prefix: re.sub(r' at 0x[0-9a-f]+', '', repr(node))}
     found: dict[str, str] = {}
     for key, value in parts:
-        if key not in PLACES:
+        if not _PLACES.fullmatch(str(key)):
             name = f'{prefix}.{key}' if prefix else str(key)
             found |= settings(value, name)
     return found

@@ -1,18 +1,12 @@
 # Copyright (c) mmdet_megdet contributors. All rights reserved.
-"""A set-up would start, and then do nothing, or never end.
-
-Loops of no length, loaders that make no batch or do not end, ranks with
-different numbers of batches, and schedulers that would never step are refused
-before anything runs: :class:`SetupCheckHook`, and :func:`check_setup`, which
-other hooks call too.
-"""
+"""A set-up would start, and then do nothing, or never end."""
 
 from __future__ import annotations
 
 import random
 from collections.abc import Sequence
 from itertools import islice
-from typing import Any, Literal
+from typing import Any
 from weakref import WeakKeyDictionary
 
 import numpy as np
@@ -33,10 +27,8 @@ from ..ranks import all_raise, differences
 from ..recipe import aspect_ratio_note
 from ..runtime import check_warmup_ends, each_config
 from ..schedulers import check_together
-from ..upstream.mmengine_names import accumulation_of, built_loop
+from ..upstream.mmengine_names import Kind, accumulation_of, built_loop
 
-# Of MMEngine and mmdet.
-_ENDLESS = ('InfiniteSampler', 'MultiSourceSampler')
 # The loops that were looked at: a Runner may validate, then train.
 _checked: WeakKeyDictionary[Runner, list[str]] = WeakKeyDictionary()
 
@@ -45,25 +37,13 @@ _checked: WeakKeyDictionary[Runner, list[str]] = WeakKeyDictionary()
 class SetupCheckHook(Hook):
     """Refuse a set-up that would start, and then do nothing, or never end.
 
-    Contract: before training, validation or testing begins all ranks refuse,
-    with the same message,
-
-    - a data set that makes no batch on some rank, and a train_cfg of no
-      length;
-    - a sampler that does not end where the loop waits for its end;
-    - ranks with different numbers of batches in an epoch, also those that
-      mmdet's AspectRatioBatchSampler would make of portraits and landscapes;
-    - schedulers that would never step, a warm-up without ``end``, and
-      schedulers that cannot run beside a warm-up.
+    Before training, validation or testing all ranks refuse a data set that
+    makes no batch, a train_cfg of no length, a sampler without an end where
+    the loop waits for it, ranks with different numbers of batches, and
+    schedulers that would never step or cannot run beside a warm-up.
 
     ``tools/train.py`` adds the hook, and TotalBatchHook, SyncBNGroupHook,
     DataCheckHook and PreemptionHook do the same.
-
-    Raises:
-        ConfigError: On every rank.
-
-    Examples:
-        >>> default_hooks = dict(setup_check=dict(type='SetupCheckHook'))
     """
 
     # Behind TotalBatchHook, which sets the accumulation.
@@ -77,12 +57,7 @@ class SetupCheckHook(Hook):
 def check_setup(runner: Runner) -> None:
     """Refuse what cannot work, once for what a runner runs; a collective.
 
-    To be called in ``before_run``, where the Runner has built what it is
-    going to run, and when ``accumulative_counts`` is set.
-
-    Raises:
-        ConfigError: On every rank, if something is wrong on one of them; see
-            :class:`SetupCheckHook`.
+    To be called in ``before_run``, when ``accumulative_counts`` is set.
     """
     loops = built_loops(runner)
     if _checked.get(runner) == list(loops):
@@ -90,9 +65,7 @@ def check_setup(runner: Runner) -> None:
     _checked[runner] = list(loops)
     with all_raise():
         if 'train' in loops:
-            _check_length(loops['train'])
-            if runner.val_loop is not None:
-                _check_intervals(loops['train'])
+            _check_length(loops['train'], runner.val_loop is not None)
             check_schedules(runner)
         for kind, loop in loops.items():
             if not isinstance(loop, IterBasedTrainLoop):
@@ -107,32 +80,26 @@ def check_setup(runner: Runner) -> None:
 
 def built_loops(runner: Runner) -> dict[str, BaseLoop]:
     """Return the loops that a runner is going to run, by kind."""
-    kinds: tuple[Literal['train', 'val', 'test'], ...] = 'train', 'val', 'test'
+    kinds: tuple[Kind, ...] = 'train', 'val', 'test'
     found = ((kind, built_loop(runner, kind)) for kind in kinds)
     return {kind: loop for kind, loop in found if loop is not None}
 
 
-def _check_length(loop: BaseLoop) -> None:
+def _check_length(loop: BaseLoop, validates: bool) -> None:
     by_iteration = isinstance(loop, IterBasedTrainLoop)
     name = 'max_iters' if by_iteration else 'max_epochs'
-    length = getattr(loop, name)
-    if length < 1:
-        raise ConfigError(
-            f'train_cfg.{name}={length} trains nothing: give a number from '
-            '1, or test a checkpoint as it is (tools/test.py).'
-        )
-
-
-def _check_intervals(loop: BaseLoop) -> None:
-    milestones = getattr(loop, 'dynamic_milestones', [])  # from 0 on
-    intervals = getattr(loop, 'dynamic_intervals', [])
-    for start, interval in zip(milestones, intervals, strict=True):
-        if interval < 1:
-            name = 'dynamic_intervals' if start else 'val_interval'
+    numbers = {name: getattr(loop, name)}
+    if validates:
+        milestones = getattr(loop, 'dynamic_milestones', [])  # from 0 on
+        intervals = getattr(loop, 'dynamic_intervals', [])
+        for start, interval in zip(milestones, intervals, strict=True):
+            kind = 'dynamic_intervals' if start else 'val_interval'
+            numbers[f'{kind} from {start} on'] = interval
+    for name, number in numbers.items():
+        if number < 1:
             raise ConfigError(
-                f'train_cfg.{name}, from {start} on: {interval} is no '
-                'distance from one validation to the next. Give a number from '
-                '1; for none at all set val_cfg, val_dataloader and '
+                f'train_cfg.{name}: {number} is no length. Give a number from '
+                '1; for no validation set val_cfg, val_dataloader and '
                 'val_evaluator to None.'
             )
 
@@ -141,18 +108,16 @@ def check_schedules(runner: Runner) -> None:
     """Refuse schedulers of a training that would not do what they say."""
     configs = runner.cfg.get('param_scheduler')
     check_warmup_ends(configs)
-    by_iteration = isinstance(runner.train_loop, IterBasedTrainLoop)
+    loop = runner.train_loop
+    by_iteration = isinstance(loop, IterBasedTrainLoop)
     for config in each_config(configs) if by_iteration else ():
         if config.get('convert_to_iter_based') and config.get('end') is None:
             raise ConfigError(
-                f'param_scheduler: {config["type"]} has no end, and the '
-                'Runner takes the training by iteration for one epoch: it '
-                'would end there. Give its end, in epochs.'
+                f'param_scheduler: {config["type"]} has no end: the Runner '
+                'would let it end after one epoch. Give its end, in epochs.'
             )
     # A loop of another kind counts updates.
-    counts_steps = isinstance(
-        runner.train_loop, EpochBasedTrainLoop | IterBasedTrainLoop
-    )
+    counts_steps = isinstance(loop, EpochBasedTrainLoop | IterBasedTrainLoop)
     by_optimizer: Any = runner.param_schedulers or []
     wrapper = runner.optim_wrapper
     if isinstance(by_optimizer, dict):
@@ -177,60 +142,47 @@ def _check_steps(runner: Runner, scheduler: Any) -> None:
     name, loop = type(scheduler).__name__, runner.train_loop
     if scheduler.by_epoch and isinstance(loop, IterBasedTrainLoop):
         raise ConfigError(
-            f'param_scheduler: {name} counts epochs, of which '
-            f'{type(loop).__name__} has none: it would never step. Give its '
-            'lengths in iterations with by_epoch=False, or add an end, in '
-            'epochs, and convert_to_iter_based=True.'
+            f'param_scheduler: {name} counts epochs, and would never step in '
+            f'{type(loop).__name__}. Give its lengths in iterations with '
+            'by_epoch=False, or an end in epochs with '
+            'convert_to_iter_based=True.'
         )
     if getattr(scheduler, 'need_val_args', False) and runner.val_loop is None:
         raise ConfigError(
-            f'param_scheduler: {name} goes by the results of validation, of '
-            'which this training has none: it would never step. Add '
-            'val_dataloader, val_cfg and val_evaluator, or choose another '
-            'scheduler.'
+            f'param_scheduler: {name} goes by the results of validation, and '
+            'would never step without one. Add val_dataloader, val_cfg and '
+            'val_evaluator, or choose another scheduler.'
         )
 
 
 def check_end(loader: DataLoader, kind: str) -> None:
     """Refuse a loader without an end, if the loop waits for its end."""
-    # What is iterated for an epoch: the sampler of indices where there is
-    # one. (mmdet's batch samplers would keep what was not asked for to the
-    # end.)
+    # The sampler of indices where there is one: mmdet's batch samplers would
+    # keep what was not asked for.
     batches = loader.batch_sampler
     source: Any = loader if batches is None else batches
     sampler: Any = getattr(source, 'sampler', source)
-    if not _is_endless(sampler):
+    if not hasattr(sampler, '__len__') or len(sampler) == 0:
+        return
+    states = random.getstate(), np.random.get_state(), torch.get_rng_state()
+    more = next(islice(sampler, len(sampler), None), None)
+    random.setstate(states[0])
+    np.random.set_state(states[1])
+    torch.set_rng_state(states[2])
+    if more is None:
         return
     remedy = f"{kind}_dataloader.sampler=dict(type='DefaultSampler')"
     if kind == 'train':
         remedy += ", or train_cfg.type='IterBasedTrainLoop'"
     raise ConfigError(
         f'{kind}_dataloader: {type(sampler).__name__} gives more than the '
-        f'{len(sampler)} it says, without an end, and the loop waits for the '
-        f'end. Set {remedy}.'
+        f'{len(sampler)} it says, and the loop waits for its end. Set '
+        f'{remedy}.'
     )
 
 
-def _is_endless(sampler: Any) -> bool:
-    if any(kind.__name__ in _ENDLESS for kind in type(sampler).__mro__):
-        return True
-    if not hasattr(sampler, '__len__') or len(sampler) == 0:
-        return False
-    states = random.getstate(), np.random.get_state(), torch.get_rng_state()
-    more = next(islice(sampler, len(sampler), None), None)
-    random.setstate(states[0])
-    np.random.set_state(states[1])
-    torch.set_rng_state(states[2])
-    return more is not None
-
-
-def check_lengths(
-    loader: DataLoader, kind: str, lengths: Sequence[int]
-) -> None:
-    """Refuse loaders that make no batch, by the number of each rank.
-
-    In training each must make one, otherwise one of them.
-    """
+def check_lengths(loader: DataLoader, kind: str, lengths: list[int]) -> None:
+    """Refuse a loader of no batch: in training on a rank, else on all."""
     if all(lengths) if kind == 'train' else any(lengths):
         return
     dataset: Any = loader.dataset
@@ -239,55 +191,48 @@ def check_lengths(
     )
     raise ConfigError(
         f'{kind}_dataloader makes no batch on rank {lengths.index(0)}: the '
-        f'data set has {len(dataset)} image(s) (after filtering), and '
-        f'a batch of a rank takes {size}. Check its ann_file '
-        'and filter_cfg, take fewer images per GPU or fewer GPUs, or repeat '
-        'the data set by RepeatDataset.'
+        f'data set has {len(dataset)} image(s) (after filtering), and a batch '
+        f'of a rank takes {size}. Check ann_file and filter_cfg, take fewer '
+        'images per GPU, or repeat the data set by RepeatDataset.'
     )
 
 
 def check_same_lengths(lengths: Sequence[int]) -> None:
     """Refuse an epoch of different numbers of batches on ranks."""
-    found = differences([{'the number': n} for n in lengths])
+    found = differences([{'the number of batches': n} for n in lengths])
     if found is not None:
         raise ConfigError(
-            'the ranks make different numbers of batches in an epoch: '
-            f'{found}. They would wait for each other in vain. Give all of '
-            'them the same data and batch size, and a sampler that rounds up '
-            "(DefaultSampler's round_up=True)."
+            f'the ranks would wait for each other in vain: {found}. Give all '
+            'of them the same data and batch size, and a sampler that rounds '
+            "up (DefaultSampler's round_up=True)."
         )
 
 
 def check_orientations(loader: DataLoader) -> None:
     """Refuse mmdet's batches by orientation where ranks can differ.
 
-    A collective. How many batches a rank makes depends on how many of its
-    images are portraits in that epoch; see :func:`aspect_ratio_note`.
+    A collective; :func:`aspect_ratio_note` says why.
     """
     batches: Any = loader.batch_sampler
-    with all_raise():
-        note = _orientation_note(batches)
-        # The look at the data may take seconds: only if it matters.
-        if note and _has_both_orientations(batches.sampler.dataset):
-            raise ConfigError(note)
-
-
-def _orientation_note(sampler: Any) -> str | None:
     # By name, since nothing else here needs mmdet.
-    names = [kind.__name__ for kind in type(sampler).__mro__]
-    if not getattr(sampler, 'drop_last', False):
-        return None
-    if 'MultiDataAspectRatioBatchSampler' in names:
-        return (
-            'MultiDataAspectRatioBatchSampler(drop_last=True) makes batches '
-            'of each data set apart, of which every rank draws another '
-            'number: ranks would make different numbers of iterations, and '
-            'wait for each other in vain. Train by iteration '
-            "(train_cfg.type='IterBasedTrainLoop')."
-        )
-    if 'AspectRatioBatchSampler' in names:
-        return aspect_ratio_note(len(sampler.sampler), sampler.batch_size)
-    return None
+    kinds = [kind.__name__ for kind in type(batches).__mro__]
+    with all_raise():
+        note: str | None
+        if 'MultiDataAspectRatioBatchSampler' in kinds:
+            note = (
+                'MultiDataAspectRatioBatchSampler(drop_last=True) makes '
+                'another number of batches on every rank: ranks would wait '
+                'for each other in vain. Train by iteration '
+                "(train_cfg.type='IterBasedTrainLoop')."
+            )
+        elif 'AspectRatioBatchSampler' in kinds:
+            note = aspect_ratio_note(len(batches.sampler), batches.batch_size)
+        else:
+            return
+        # The look at the data may take seconds: only if it matters.
+        look = note and batches.drop_last
+        if look and _has_both_orientations(batches.sampler.dataset):
+            raise ConfigError(note)
 
 
 def _has_both_orientations(dataset: Any) -> bool:

@@ -34,11 +34,9 @@ class Beat:
     number: int = 0  # grows
     place: str = 'before training'
     error: str = ''
-    # Whether the error may be the consequence of another rank's end.
-    follows: bool = False
+    follows: bool = False  # perhaps the consequence of another rank's end
     finished: bool = False
-    # The reader's view: whether it has been the latest for too long.
-    gone: bool = False
+    gone: bool = False  # for the reader: it has been the latest for too long
 
     def __str__(self) -> str:
         if self.error:
@@ -58,16 +56,12 @@ Beats = dict[int, Beat] | None
 class RankWatch:
     """Tell where this rank is, and look for the others when that is needed.
 
-    While training goes on a rank only writes. It reads what the others wrote
-    when it has been at the same place for long, when it fails, or when it has
-    been asked to end. A rank counts as gone when it has given no sign of life
-    for a fifth of the timeout, at most 15 seconds.
+    That is when it has been at the same place for long, when it fails, or when
+    it has been asked to end. A rank counts as gone when it has given no sign
+    of life for a fifth of the timeout, at most 15 seconds.
 
-    Args:
-        rank (int): This process.
-        world_size (int): Number of ranks.
-        timeout (float): Seconds after which the run's collectives give up.
-        log (Callable): Takes a line for the log.
+    ``timeout`` is that of the run's collectives, in seconds; ``log`` takes a
+    line.
     """
 
     def __init__(
@@ -103,9 +97,8 @@ class RankWatch:
         store = default_store()
         if not hasattr(store, 'clone'):
             raise ConfigError(
-                f'RankWatchHook needs a store that can be cloned, which torch '
-                f'{torch.__version__} does not have (2.8 does). Take a newer '
-                'torch, or set default_hooks.rank_watch=None.'
+                f'RankWatchHook needs a newer torch than {torch.__version__}: '
+                '2.8, or set default_hooks.rank_watch=None.'
             )
         store = store.clone()
         store.set_timeout(timedelta(seconds=self.patience))
@@ -142,7 +135,7 @@ class RankWatch:
         self._tell()
         if not follows:
             return
-        # For as long as it takes to tell which rank is gone.
+        # As long as it takes to tell which rank is gone.
         until = time.monotonic() + self.patience + 2 * self.period
         beats = self._look()
         while not explained(beats) and time.monotonic() < until:
@@ -190,9 +183,8 @@ class RankWatch:
         return True
 
     def _tell(self) -> None:
-        self._beat = replace(
-            self._beat, number=self._beat.number + 1, place=self._place
-        )
+        number = self._beat.number + 1
+        self._beat = replace(self._beat, number=number, place=self._place)
         # Whoever holds the store may be gone; then so are all signs of life.
         with suppress(RuntimeError):
             self._store.set(str(self.rank), json.dumps(asdict(self._beat)))
@@ -224,8 +216,8 @@ def describe(beats: Beats) -> str:
     for rank, beat in beats.items():
         well = not (beat.gone or beat.error)
         ranks_at.setdefault((well, str(beat)), []).append(rank)
-    ill_first = sorted(ranks_at, key=lambda key: key[0])
-    texts = (f'{these_ranks(ranks_at[key])}: {key[1]}' for key in ill_first)
+    ill_first = sorted(ranks_at.items(), key=lambda item: item[0][0])
+    texts = (f'{these_ranks(ranks)}: {text}' for (_, text), ranks in ill_first)
     return '; '.join(texts)
 
 

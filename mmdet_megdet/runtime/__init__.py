@@ -11,17 +11,14 @@ from .config import (
 )
 from .dataloader import hold_workers, image_names, images_per_gpu
 from .ddp import MegDetDistributedDataParallel
-from .image_size import decoded_size, is_turned_in_place, size_when_decoded
 from .launch import export_rank, init_distributed
-from .safe_loading import NUMPY_TYPE_CODES, trust_checkpoints
+from .safe_loading import trust_checkpoints
 
 __all__ = [
-    'NUMPY_TYPE_CODES',
     'MegDetDistributedDataParallel',
     'adapt_config',
     'check_lr_scaling',
     'check_warmup_ends',
-    'decoded_size',
     'each_config',
     'export_rank',
     'find_hook',
@@ -29,8 +26,6 @@ __all__ = [
     'image_names',
     'images_per_gpu',
     'init_distributed',
-    'is_turned_in_place',
     'read_config',
-    'size_when_decoded',
     'trust_checkpoints',
 ]

@@ -16,10 +16,9 @@ from torch.nn.parallel import DistributedDataParallel
 from ..errors import ConfigError
 
 _POWER_SGD = 'powerSGD'
-# A layer of a detector may have a gradient of all zeros: a mask head has,
-# where no image of the batch shows an object. By PyTorch's defaults (0 and
-# True) that becomes NaN. With a positive epsilon and a warm start it becomes
-# zero, and so do all later gradients of that layer, which start from it.
+# A gradient of all zeros, as a mask head's without objects, becomes NaN by
+# PyTorch's defaults (0 and True). With a positive epsilon and a warm start it
+# becomes zero, and so do all later gradients, which start from it.
 _POWER_SGD_DEFAULTS = dict(orthogonalization_epsilon=1e-12, warm_start=False)
 _HOOKS: dict[str, Callable] = {
     'fp16_compress': default_hooks.fp16_compress_hook,
@@ -33,15 +32,11 @@ def register_comm_hook(
 ) -> None:
     """Let DDP send its gradients through one of PyTorch's hooks.
 
-    Args:
-        model (DistributedDataParallel): Just wrapped; it takes one hook.
-        comm_hook (str or Mapping): 'fp16_compress', 'bf16_compress' or
-            'powerSGD'; or a mapping with such a ``type`` and the hook's
-            arguments, which only 'powerSGD' has: those of PyTorch's
-            ``PowerSGDState``. Unlike there ``orthogonalization_epsilon``
-            defaults to 1e-12 and ``warm_start`` to False. Its state is in no
-            checkpoint: after a resume it starts anew, with
-            ``start_powerSGD_iter`` uncompressed updates.
+    ``comm_hook`` is 'fp16_compress', 'bf16_compress' or 'powerSGD', or a
+    mapping with such a ``type`` and arguments, which only 'powerSGD' has:
+    those of PyTorch's ``PowerSGDState``, with other defaults. Its state is in
+    no checkpoint: after a resume it starts anew, with ``start_powerSGD_iter``
+    uncompressed updates.
     """
     options = dict(
         comm_hook if isinstance(comm_hook, Mapping) else dict(type=comm_hook)
@@ -49,8 +44,8 @@ def register_comm_hook(
     name = options.pop('type', None)
     if name not in _HOOKS:
         raise ConfigError(
-            f'comm_hook={comm_hook!r} names no communication hook: choose '
-            f'{", ".join(_HOOKS)}, as a name or as dict(type=name, ...).'
+            f'comm_hook={comm_hook!r} is none of {", ".join(_HOOKS)}, as a '
+            'name or as dict(type=name, ...).'
         )
     if options and name != _POWER_SGD:
         raise ConfigError(f'comm_hook {name} has no arguments: {options}.')
@@ -65,15 +60,14 @@ def register_comm_hook(
         model.register_comm_hook(state, hook)
     except (TypeError, ValueError) as error:
         raise ConfigError(
-            f'comm_hook {name} with {options} does not work with this build '
-            f'of PyTorch and the {dist.get_backend(group)} backend: {error}'
+            f'comm_hook {name} with {options} does not work with this PyTorch '
+            f'and {dist.get_backend(group)}: {error}'
         ) from error
 
 
 def _unnamed(hook: Callable) -> Callable:
     """Return a hook that PyTorch does not know by its name.
 
-    It refuses the bfloat16 one wherever it was built without CUDA and NCCL;
-    gloo reduces bfloat16.
+    It refuses bfloat16 where it was built without NCCL; gloo reduces it.
     """
     return lambda state, bucket: hook(state, bucket)

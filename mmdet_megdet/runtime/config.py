@@ -35,19 +35,11 @@ _ALWAYS = dict(
 def adapt_config(cfg: Config) -> Config:
     """Return a copy of a config, completed for a run by this package's tools.
 
-    - A stock model wrapper (none given, or MMEngine's) becomes
-      :class:`MegDetDistributedDataParallel` with the same options; one of the
-      user's own stays. ``cfg.find_unused_parameters``, which MMEngine drops as
-      soon as a ``model_wrapper_cfg`` is given, is copied into the options.
-    - A default hook that is None is left out, which MMEngine itself does with
-      its own hooks alone.
-    - The hooks that keep checkpoints readable and tell of changed configs are
-      added.
-
-    Raises:
-        ConfigError: If settings undo one another: two values of
-            ``find_unused_parameters``, ``sync_bn`` beside ``MegDetSyncBN``,
-            ``auto_scale_lr`` beside accumulation; or a warm-up has no ``end``.
+    A stock model wrapper (none given, or MMEngine's) becomes
+    :class:`MegDetDistributedDataParallel`, ``find_unused_parameters`` one of
+    its options; a default hook that is None is left out, which MMEngine does
+    with its own alone; the hooks that keep checkpoints readable and tell of
+    changed configs are added. Settings that undo one another are refused.
     """
     cfg = cfg.copy()
     wrapper = dict(cfg.get('model_wrapper_cfg') or {})
@@ -56,20 +48,11 @@ def adapt_config(cfg: Config) -> Config:
     optim_wrapper = cfg.get('optim_wrapper') or {}
     counts = optim_wrapper.get('accumulative_counts', 1)
     check_lr_scaling(cfg.get('auto_scale_lr'), counts)
-    asked = cfg.get('find_unused_parameters')
-    said = wrapper.get('find_unused_parameters')
-    ours = wrapper.get('type', _STOCK) in (_STOCK, _OURS)
-    used = said if said is not None else ours and asked
-    if asked is not None and bool(used) != asked:
-        raise ConfigError(
-            f'find_unused_parameters={asked} contradicts model_wrapper_cfg, '
-            f'where it is {said}, and by which MMEngine goes: set '
-            'model_wrapper_cfg.find_unused_parameters alone.'
-        )
-    if ours:
+    if wrapper.get('type', _STOCK) in (_STOCK, _OURS):
         wrapper['type'] = _OURS
+        asked = cfg.get('find_unused_parameters')
         if asked is not None:
-            wrapper['find_unused_parameters'] = asked
+            wrapper.setdefault('find_unused_parameters', asked)
     cfg.model_wrapper_cfg = wrapper
     hooks = _ALWAYS | dict(cfg.get('default_hooks') or {})
     cfg.default_hooks = {
@@ -81,10 +64,7 @@ def adapt_config(cfg: Config) -> Config:
 
 
 def find_hook(cfg: Config | dict, name: str) -> dict | None:
-    """Return the settings of a config's first hook of a type, to be changed.
-
-    It is looked for in ``default_hooks`` and ``custom_hooks``.
-    """
+    """Return the settings of the first hook of a type, to be changed."""
     default = (cfg.get('default_hooks') or {}).values()
     for hook in [*default, *(cfg.get('custom_hooks') or [])]:
         kind = hook.get('type') if isinstance(hook, dict) else None
@@ -98,18 +78,16 @@ def _check_sync_bn(cfg: Config, wrapper: dict) -> None:
     ours = converts or 'MegDetSyncBN' in repr(cfg.get('model'))
     if ours and cfg.get('sync_bn') is not None:
         raise ConfigError(
-            f'sync_bn={cfg.sync_bn!r} makes MMEngine replace every BatchNorm '
-            'before training, MegDetSyncBN too, by plain SyncBN. Remove '
-            'sync_bn from the config (--cfg-options sync_bn=None).'
+            f'sync_bn={cfg.sync_bn!r} makes MMEngine replace MegDetSyncBN by '
+            'plain SyncBN. Remove it (--cfg-options sync_bn=None).'
         )
 
 
 def check_warmup_ends(configs: Any) -> None:
     """Refuse a warm-up without ``end`` in a config's ``param_scheduler``.
 
-    The Runner fills a missing ``end`` with the length of the training,
-    before a scheduler's class could see that it was missing: for want of
-    ``by_epoch`` with the number of epochs, though the warm-up counts updates.
+    The Runner would fill it with the number of epochs, before the class could
+    see that it was missing.
     """
     for config in each_config(configs):
         if config.get('end') is not None:
@@ -118,10 +96,9 @@ def check_warmup_ends(configs: Any) -> None:
         cls = PARAM_SCHEDULERS.get(kind) if isinstance(kind, str) else kind
         if isinstance(cls, type) and issubclass(cls, WarmupParamScheduler):
             raise ConfigError(
-                f'param_scheduler: {cls.__name__} has no end, which is '
-                'required: the step that is to use the end value, in '
-                'optimizer updates (end=1000) unless count or by_epoch says '
-                'otherwise. The Runner would take the number of epochs.'
+                f'param_scheduler: {cls.__name__} has no end: the step that '
+                'is to use the end value, in optimizer updates (end=1000) '
+                'unless count or by_epoch says otherwise.'
             )
 
 
@@ -137,31 +114,21 @@ def each_config(configs: Any) -> Iterator[dict]:
 
 
 def check_lr_scaling(auto_scale_lr: dict | None, counts: int) -> None:
-    """Refuse to let MMEngine scale the learning rate under accumulation.
-
-    ``Runner.scale_lr`` knows nothing of ``accumulative_counts``: a recipe for
-    256 images that accumulates 8 times would train with an eighth of its
-    learning rate.
-    """
+    """Refuse to let MMEngine scale the learning rate under accumulation."""
     if (auto_scale_lr or {}).get('enable') and counts != 1:
         raise ConfigError(
             '--auto-scale-lr (auto_scale_lr.enable) ignores '
-            f'accumulative_counts={counts}: it would set the learning rate '
+            f'accumulative_counts={counts}, and would set the learning rate '
             f'for a batch that is {counts} times smaller. Leave it out and '
-            'set optim_wrapper.optimizer.lr for the whole batch, or train '
-            'without accumulation.'
+            'set optim_wrapper.optimizer.lr for the whole batch.'
         )
 
 
 def read_config(text: str) -> dict[str, Any] | None:
     """Read a checkpoint's config as data: nothing of it is executed.
 
-    Numbers, strings, lists, tuples, and dicts in either spelling become what
-    they are. Any other expression is its own text: a call, an import, a
-    substitution. None is returned for what is no Python.
-
-    Args:
-        text (str): As ``Config.pretty_text`` gives it.
+    Literals, and dicts in either spelling, become what they are; any other
+    expression its own text. None is returned for what is no Python.
     """
     try:
         return {

@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from copy import deepcopy
 from types import GeneratorType
 from typing import Any
 
@@ -12,39 +11,25 @@ from mmengine.runner import IterBasedTrainLoop, Runner
 from torch.utils.data import DataLoader
 
 from ..errors import ConfigError
-from ..upstream.mmengine_names import (
-    built_loop,
-    endless_batches,
-    has_seed_of_each_rank,
-    train_dataloader_config,
-)
+from ..upstream import mmengine_names
 from ..upstream.torch_names import end_workers
 
 
 def images_per_gpu(loader: DataLoader) -> int:
-    """Return the number of images that each rank sees in one iteration.
-
-    It is the loader's batch size, or its batch sampler's; the last batch of
-    an epoch may be smaller.
-    """
+    """Return the number of images that each rank sees in one iteration."""
     size = loader.batch_size
     if size is None:
         size = getattr(loader.batch_sampler, 'batch_size', None)
     if size is None:
         raise ConfigError(
             'The number of images per GPU is not known: '
-            f'{type(loader.batch_sampler).__name__} has no batch_size. Use a '
-            'batch sampler that has it, such as AspectRatioBatchSampler.'
+            f'{type(loader.batch_sampler).__name__} has no batch_size.'
         )
     return size
 
 
 def image_names(batch: Any) -> list[str]:
-    """Return the ids of a batch's images, with paths, as far as it tells.
-
-    The batch is what a dataloader yields: containers, in which data samples
-    with ``metainfo`` are looked for.
-    """
+    """Return the ids of a batch's images, with paths, as far as it tells."""
     metainfo = getattr(batch, 'metainfo', None)
     if isinstance(metainfo, Mapping) and 'img_id' in metainfo:
         path = metainfo.get('img_path')
@@ -59,52 +44,29 @@ def image_names(batch: Any) -> list[str]:
 def hold_workers(runner: Runner) -> None:
     """Start the workers of the training dataloader with its first batch.
 
-    What a worker is to know must be on its loader when it starts. Loops start
-    theirs when they begin to iterate, ``before_train`` and all else behind
-    them, except MMEngine's IterBasedTrainLoop: when it is built, ahead of all
-    hooks. Those workers are ended here, and the sampler begins again. (One
-    that is no config, but an object, goes on behind what they have asked for.)
+    What a worker is to know must be on its loader when it starts. MMEngine's
+    IterBasedTrainLoop starts its workers when it is built, ahead of all hooks:
+    those are ended here, and MMEngine's samplers begin again. (Others go on
+    behind what they have been asked for.)
 
     A hook that sets something on a loader calls this in ``before_run``; any
     number of them may.
     """
-    loop = built_loop(runner, 'train')
+    loop = mmengine_names.built_loop(runner, 'train')
     if (
         not isinstance(loop, IterBasedTrainLoop)
         or isinstance(loop.dataloader_iterator, GeneratorType)  # held
         or loop.dataloader.num_workers == 0
     ):
         return
-    loader, config = loop.dataloader, train_dataloader_config(runner)
     # Workers end with the iterators that hold them.
     loop.dataloader_iterator = None
-    end_workers(loader)
-    if isinstance(config, dict):
-        anew = runner.build_dataloader(
-            _AroundDataset(config, dataset=loader.dataset),
-            seed=runner.seed,
-            diff_rank_seed=has_seed_of_each_rank(runner),
-        )
-        # In the same loader, which hooks may know already.
-        vars(loader).update(
-            sampler=anew.sampler, batch_sampler=anew.batch_sampler
-        )
-    loop.dataloader_iterator = _late_batches(loader)
+    end_workers(loop.dataloader)
+    mmengine_names.begin_again(loop.dataloader)
+    loop.dataloader_iterator = _late(loop.dataloader)
 
 
-def _late_batches(loader: DataLoader) -> Iterator[Sequence]:
-    """Iterate without end; workers start with the first batch."""
-    yield from endless_batches(loader)
-
-
-class _AroundDataset(dict):
-    """A dataloader's config whose data set the Runner does not copy."""
-
-    def __init__(self, config: dict, dataset: Any) -> None:
-        super().__init__(config, dataset=dataset)
-        # The data set is cut by it already.
-        self.pop('num_batch_per_epoch', None)
-
-    def __deepcopy__(self, memo: dict) -> dict:
-        dataset = self['dataset']
-        return deepcopy(dict(self), memo | {id(dataset): dataset})
+def _late(loader: DataLoader) -> Iterator[Sequence]:
+    yield from mmengine_names.endless_batches(
+        loader
+    )  # starts with the first batch

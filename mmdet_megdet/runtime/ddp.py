@@ -6,7 +6,7 @@ from __future__ import annotations
 import inspect
 import logging
 from collections.abc import Mapping, Sequence
-from typing import Any, Literal
+from typing import Any
 
 import torch
 from mmengine.logging import print_log
@@ -33,40 +33,28 @@ _BROADCAST = (
 class MegDetDistributedDataParallel(MMDistributedDataParallel):
     """MMEngine's distributed wrapper, for models on a GPU or on the CPU.
 
-    The Runner builds it from ``cfg.model_wrapper_cfg`` in a distributed run.
-    ``device_ids``, which it always passes, are ignored for a model on the CPU.
-    Buffers stay as each rank has them: rank 0's would otherwise overwrite the
-    running statistics of every rank before each forward.
+    ``device_ids``, which the Runner always passes, are ignored for a model on
+    the CPU. Buffers stay as each rank has them: rank 0's would otherwise
+    overwrite the running statistics of every rank before each forward.
 
     It can convert BatchNorm before it wraps the model, and so before EMAHook
     copies it and before weights are initialised. (An ``init_cfg`` meets
-    converted layers as ``layer='_BatchNorm'``, not as 'BatchNorm2d'.) All
-    ranks have to call all synchronised layers, so in mmdet's two-stage
-    detectors convert backbone and neck alone.
+    converted layers as ``layer='_BatchNorm'``.) All ranks have to call all
+    synchronised layers: in mmdet's two-stage detectors convert backbone and
+    neck alone.
 
     Args:
         module (nn.Module): The model, already on its device.
-        device_ids (sequence, optional): The GPU of this rank. Defaults to
-            None.
+        device_ids (sequence, optional): The GPU of this rank.
         broadcast_buffers (bool): As DDP's. Defaults to False.
-        find_unused_parameters (bool): As DDP's. Defaults to False.
         convert_bn (bool or Sequence[str]): Whether every BatchNorm becomes a
             ``MegDetSyncBN``: True for the whole model, or the names of its
             parts. Defaults to False.
-        bn_size (int, optional): Number of images over which the converted
-            layers take their statistics; needs ``SyncBNGroupHook``. Defaults
-            to None: those of all ranks.
+        bn_size (int, optional): Images over which the converted layers take
+            their statistics; needs ``SyncBNGroupHook``. None: of all ranks.
         comm_hook (str or Mapping, optional): How gradients are compressed on
-            their way, as :func:`register_comm_hook` takes it. Defaults to
-            None: not at all.
+            their way, as :func:`register_comm_hook` takes it.
         **kwargs: Passed to :class:`MMDistributedDataParallel`.
-
-    Examples:
-        >>> model_wrapper_cfg = dict(
-        ...     type='MegDetDistributedDataParallel',
-        ...     convert_bn=['backbone', 'neck'],
-        ...     comm_hook=dict(type='powerSGD', matrix_approximation_rank=2),
-        ... )
     """
 
     def __init__(
@@ -74,7 +62,6 @@ class MegDetDistributedDataParallel(MMDistributedDataParallel):
         module: nn.Module,
         device_ids: Sequence[int | torch.device] | None = None,
         broadcast_buffers: bool = False,
-        find_unused_parameters: bool = False,
         convert_bn: bool | Sequence[str] = False,
         bn_size: int | None = None,
         comm_hook: str | Mapping | None = None,
@@ -86,13 +73,13 @@ class MegDetDistributedDataParallel(MMDistributedDataParallel):
                 'converts: set that too, or norm_cfg.bn_size instead.'
             )
         if convert_bn:
-            for part in _parts(module, convert_bn):
+            names = [''] if convert_bn is True else convert_bn
+            for part in _parts(module, names):
                 convert_batch_norm(part, bn_size)
         on_cpu = all(p.device.type == 'cpu' for p in module.parameters())
         super().__init__(
             module=module,
             device_ids=None if on_cpu else device_ids,
-            find_unused_parameters=find_unused_parameters,
             **{_BROADCAST: broadcast_buffers},
             **kwargs,
         )
@@ -114,13 +101,9 @@ class MegDetDistributedDataParallel(MMDistributedDataParallel):
         return self
 
 
-def _parts(
-    module: nn.Module, names: Literal[True] | Sequence[str]
-) -> list[nn.Module]:
+def _parts(module: nn.Module, names: Sequence[str]) -> list[nn.Module]:
     try:
-        return [
-            module.get_submodule(n) for n in ([''] if names is True else names)
-        ]
+        return [module.get_submodule(name) for name in names]
     except AttributeError as error:
         children = ', '.join(name for name, _ in module.named_children())
         raise ConfigError(

@@ -1,9 +1,7 @@
 # Copyright (c) mmdet_megdet contributors. All rights reserved.
 """Joining a distributed run, on GPUs (NCCL) or on CPUs (gloo).
 
-MMEngine's own start-up always selects a CUDA device. On a machine without
-one the process group is therefore made here, ahead of the Runner, which then
-leaves it alone; on GPUs the Runner makes it.
+MMEngine's own start-up always selects a CUDA device.
 """
 
 from __future__ import annotations
@@ -16,6 +14,8 @@ from datetime import timedelta
 import torch
 import torch.distributed as dist
 from mmengine.device import get_device
+from mmengine.dist import init_dist
+from mmengine.utils.dl_utils import set_multi_processing
 
 from ..errors import LaunchError
 
@@ -25,20 +25,12 @@ _DEFAULT_PORT = '29500'  # torch.distributed's and MMEngine's
 def export_rank(launcher: str, port: int | None = None) -> int:
     """Translate a launcher's environment into torch's variables.
 
-    Sets RANK, LOCAL_RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT as
-    ``mmengine.dist.init_dist`` does, so that either may do it. On NVIDIA's
-    GPUs NCCL_LAUNCH_ORDER_IMPLICIT=1 too, where the user has not set it:
-    NCCL then starts the kernels of BatchNorm's and DDP's communicators in the
-    host's order. In another order on another rank, ranks may wait for each
-    other for ever.
+    Sets what ``mmengine.dist.init_dist`` does, so that either may do it. On
+    NVIDIA's GPUs NCCL_LAUNCH_ORDER_IMPLICIT=1 too, unless it is set: the
+    communicators' kernels then start in the host's order, on all ranks alike.
 
-    Args:
-        launcher (str): 'none', 'pytorch' (torchrun) or 'slurm'.
-        port (int, optional): Port of rank 0 under Slurm. Defaults to None:
-            MASTER_PORT, else 29500.
-
-    Returns:
-        int: The world size; 1 for 'none'.
+    ``port`` is rank 0's under Slurm, in the place of MASTER_PORT. Returns the
+    world size; 1 for the launcher 'none'.
     """
     if launcher == 'none':
         return 1
@@ -55,63 +47,55 @@ def export_rank(launcher: str, port: int | None = None) -> int:
         if 'MASTER_ADDR' not in env:
             env['MASTER_ADDR'] = _slurm_host_of_rank_0()
     else:
-        raise LaunchError(
-            f'unknown launcher {launcher!r}: choose none, pytorch or slurm.'
-        )
+        raise LaunchError(f'no launcher {launcher!r}: none, pytorch, slurm.')
     env.setdefault('MASTER_PORT', _DEFAULT_PORT)
     _require(launcher, 'MASTER_ADDR')
     gpus, local_rank = torch.cuda.device_count(), int(env['LOCAL_RANK'])
     if 0 < gpus <= local_rank:
         raise LaunchError(
             f'rank {env["RANK"]} is process {local_rank} of this machine, '
-            f'which shows {gpus} GPU(s): start at most {gpus} processes here, '
-            'or let the launcher show all GPUs to each process.'
+            f'which shows it {gpus} GPU(s): start fewer processes, or let the '
+            'launcher show all GPUs to each.'
         )
     if gpus and torch.version.cuda is not None:
         env.setdefault('NCCL_LAUNCH_ORDER_IMPLICIT', '1')
     return int(env['WORLD_SIZE'])
 
 
-def init_distributed(launcher: str, dist_cfg: Mapping | None = None) -> int:
+def init_distributed(launcher: str, env_cfg: Mapping | None = None) -> int:
     """Join the distributed run, if there is one. Call before the Runner.
 
-    On the CPU this makes the default process group, with gloo in the place
-    of NCCL. On an accelerator it only exports this rank's variables.
-
-    Args:
-        launcher (str): 'none', 'pytorch' or 'slurm'.
-        dist_cfg (Mapping, optional): ``cfg.env_cfg.dist_cfg``: ``backend``,
-            ``timeout`` (seconds), ``port`` (Slurm) and further arguments of
-            :func:`torch.distributed.init_process_group`.
-
-    Returns:
-        int: The world size; 1 for 'none'.
+    By the config's ``env_cfg``, as the Runner would; on the CPU with gloo in
+    the place of NCCL. Returns the world size.
     """
-    options = dict(dist_cfg or {})
+    env_cfg = env_cfg or {}
+    options = dict(env_cfg.get('dist_cfg') or {})
     world_size = export_rank(launcher, options.pop('port', None))
-    if launcher == 'none' or get_device() != 'cpu' or dist.is_initialized():
+    if launcher == 'none' or dist.is_initialized():
+        return world_size
+    if get_device() != 'cpu':
+        # Sets how workers start, which init_dist would set otherwise.
+        set_multi_processing(**env_cfg.get('mp_cfg', {}), distributed=True)
+        init_dist('pytorch', **options)
         return world_size
     # MMEngine's own: by which program its start-up joins.
     options.pop('init_backend', None)
-    backend = options.pop('backend', 'nccl')
+    if options.setdefault('backend', 'nccl') == 'nccl':
+        options['backend'] = 'gloo'
     if options.get('timeout') is not None:
         options['timeout'] = timedelta(seconds=options['timeout'])
-    dist.init_process_group(
-        'gloo' if backend == 'nccl' else backend, **options
-    )
+    dist.init_process_group(**options)
     return world_size
 
 
 def _require(launcher: str, *names: str) -> None:
     missing = [name for name in names if name not in os.environ]
     if missing:
-        starter = {
-            'pytorch': 'torchrun (tools/dist_train.sh, tools/dist_test.sh)',
-            'slurm': 'srun (tools/slurm_train.sh, tools/slurm_test.sh)',
-        }[launcher]
+        kind = 'slurm' if launcher == 'slurm' else 'dist'
         raise LaunchError(
             f'--launcher {launcher} needs {", ".join(missing)} in the '
-            f'environment: start this program with {starter}.'
+            f'environment: start this program by tools/{kind}_train.sh or '
+            f'tools/{kind}_test.sh.'
         )
 
 
@@ -126,9 +110,8 @@ def _slurm_host_of_rank_0() -> str:
         name in env for name in ('SLURM_HOSTFILE', 'SLURM_ARBITRARY_NODELIST')
     ):
         raise LaunchError(
-            'a file has dealt out the tasks of this job step (srun '
-            '--distribution=arbitrary), and rank 0 may be on any node: set '
-            'MASTER_ADDR to it.'
+            'under srun --distribution=arbitrary rank 0 may be on any node: '
+            'set MASTER_ADDR to it.'
         )
     command = ('scontrol', 'show', 'hostnames', str(nodes))
     try:

@@ -1,14 +1,10 @@
 # Copyright (c) mmdet_megdet contributors. All rights reserved.
 """Resuming and testing one's own checkpoints under torch's safe loading.
 
-Since torch 2.6 ``torch.load`` unpickles tensors and plain containers only,
-unless it is told to trust the file, and so stock MMEngine 0.10.7 cannot read
-back what it wrote itself. Importing this module allows exactly what MMEngine's
-checkpoints consist of, and makes its loaders say clearly what they refuse.
-
-Neither a file's code nor its text ever runs: MMEngine would execute the
-configs that a checkpoint holds (in ``Runner.resume``, in its inferencers), so
-its loaders do not hand them on any more.
+Stock MMEngine 0.10.7 cannot read back under torch 2.6 what it wrote itself.
+Importing this module allows exactly what MMEngine's checkpoints consist of,
+and makes its loaders say clearly what they refuse. They no longer hand on the
+configs in a checkpoint, which MMEngine would execute.
 """
 
 from __future__ import annotations
@@ -38,9 +34,8 @@ from ..upstream.mmengine_names import (
 from ..upstream.torch_names import copy_versions
 
 # Boolean, integer and floating point; no object, text or record arrays.
-NUMPY_TYPE_CODES = '?bhilqBHILQefdg'
-# torch's own switch. It reaches every torch.load of the process that does
-# not state `weights_only` itself, which is how MMEngine calls it.
+_NUMPY_TYPE_CODES = '?bhilqBHILQefdg'
+# torch's own switch, for every torch.load that does not state `weights_only`.
 _TRUST_VARIABLE = 'TORCH_FORCE_NO_WEIGHTS_ONLY_LOAD'
 # Under which MMEngine finds texts to execute, in the order of their worth.
 _CONFIG_KEYS = ('cfg', 'config')
@@ -60,9 +55,8 @@ class OneCycleName:
 def named_attribute(owner: object, name: str) -> FunctionType:
     """Stand in for ``builtins.getattr`` while a checkpoint is unpickled.
 
-    A pickled :class:`HistoryBuffer` names its statistics as
-    ``getattr(HistoryBuffer, 'min')``, OneCycleLR its annealing in the same
-    way. Public methods that they define themselves are served, no more.
+    A pickled :class:`HistoryBuffer` names its statistics by it, OneCycleLR its
+    annealing. Methods that they define for that are served, no more.
     """
     served: dict = {}
     if owner is HistoryBuffer and not str(name).startswith('_'):
@@ -82,16 +76,14 @@ def _allowed_globals() -> list:
     """Return the entries for :func:`torch.serialization.add_safe_globals`."""
     reconstruct = np.empty(0).__reduce__()[0]
     scalar = np.float64(0).__reduce__()[0]
-    dtype_classes = {type(np.dtype(code)) for code in NUMPY_TYPE_CODES}
+    dtype_classes = {type(np.dtype(code)) for code in _NUMPY_TYPE_CODES}
     # bytes: how an empty array is written.
     allowed = [HistoryBuffer, np.ndarray, np.dtype, *dtype_classes, bytes]
-    allowed.append((named_attribute, 'builtins.getattr'))
-    # Written as the call of its class with a dict: read as that dict.
-    for kind, stand_in in (
-        (ConfigDict, dict),
-        (OneCycleParamScheduler, OneCycleName),
-    ):
+    stand_ins: dict[type, type] = {OneCycleParamScheduler: OneCycleName}
+    stand_ins[ConfigDict] = dict  # written as the call of its class with one
+    for kind, stand_in in stand_ins.items():
         allowed.append((stand_in, f'{kind.__module__}.{kind.__qualname__}'))
+    allowed.append((named_attribute, 'builtins.getattr'))
     # numpy 2 renamed the module; either writes files that the other reads.
     for module in ('numpy.core.multiarray', 'numpy._core.multiarray'):
         allowed.append((reconstruct, f'{module}._reconstruct'))
@@ -100,11 +92,10 @@ def _allowed_globals() -> list:
 
 
 class LoadedCheckpoint(dict):
-    """A loaded checkpoint (or its ``meta``) without the config stored in it.
+    """A loaded checkpoint, or a part of it, without the config stored in it.
 
-    Contract: it holds no stored config under any key that MMEngine reads one
-    from; :attr:`config_text` has it, to be parsed as data. Asking for what
-    only a training's checkpoint has, where it is missing, says so.
+    :attr:`config_text` has that, to be parsed as data. Asking for what only a
+    training's checkpoint has, where it is missing, says so.
     """
 
     def __init__(self, content: dict, source: str) -> None:
@@ -119,9 +110,8 @@ class LoadedCheckpoint(dict):
             raise KeyError(key)
         raise NotResumableError(
             f'{self.source} cannot be resumed from: it has no {key!r}. It '
-            'holds weights alone, or MMDetection 2.x wrote it. To start a new '
-            'training from its weights, load_from is meant: leave --resume '
-            f'(resume) out and set --cfg-options load_from={self.source}'
+            'holds weights alone, or MMDetection 2.x wrote it: leave --resume '
+            f'out, and start from --cfg-options load_from={self.source}'
         )
 
     def __reduce__(self) -> tuple:
@@ -134,20 +124,21 @@ def _without_configs(content: Any, source: str) -> Any:
     if not isinstance(content, dict):
         return content
     checkpoint = LoadedCheckpoint(content, source)
-    texts = []
-    if isinstance(checkpoint.get('meta'), dict):
-        meta = LoadedCheckpoint(checkpoint['meta'], source)
-        texts += [meta.pop(key, None) for key in _CONFIG_KEYS]
-        checkpoint['meta'] = meta
+    hub: dict = {}
     if isinstance(checkpoint.get('message_hub'), dict):
-        hub = dict(dict.items(checkpoint['message_hub']))
-        for part in ('runtime_info', 'resumed_keys'):
-            if isinstance(hub.get(part), dict):
-                hub[part] = dict(dict.items(hub[part]))
-                texts += [hub[part].pop(key, None) for key in _CONFIG_KEYS]
+        hub = LoadedCheckpoint(checkpoint['message_hub'], source)
         checkpoint['message_hub'] = hub
-    texts = [text for text in texts if type(text) is str]
-    checkpoint.config_text = texts[0] if texts else None
+    texts = []
+    for holder, name in (
+        (checkpoint, 'meta'),
+        (hub, 'runtime_info'),
+        (hub, 'resumed_keys'),
+    ):
+        if isinstance(holder.get(name), dict):
+            part = holder[name] = LoadedCheckpoint(holder[name], source)
+            texts += [part.pop(key, None) for key in _CONFIG_KEYS]
+    found = (text for text in texts if type(text) is str)
+    checkpoint.config_text = next(found, None)
     return checkpoint
 
 
@@ -163,21 +154,19 @@ def _explained(loader: Callable) -> Callable:
             if _is_refusal(error):
                 raise CheckpointError(
                     f'{filename} holds {_refused(path, error)}, which '
-                    "MMEngine's own checkpoints do not need. Nothing of it "
-                    'was executed. Only if you trust the origin of this file, '
-                    'pass --trust-checkpoint to tools/train.py or '
-                    'tools/test.py; in a script of your own, set '
-                    f'{_TRUST_VARIABLE}=1.'
+                    "MMEngine's checkpoints do not need; nothing of it was "
+                    'executed. If you trust its origin, pass '
+                    '--trust-checkpoint to tools/train.py or tools/test.py, '
+                    f'or set {_TRUST_VARIABLE}=1.'
                 ) from error
             absent = isinstance(error, OSError) and not os.path.isfile(path)
             if absent or isinstance(error, ImportError):
                 raise
             said = str(error).strip() or type(error).__name__
             raise CheckpointError(
-                f'{filename} is not a whole checkpoint: it is truncated, '
-                'damaged, or no file that torch.save wrote. Copy or download '
-                'it again, or resume from an earlier one. (torch says: '
-                f'{said.splitlines()[-1]})'
+                f'{filename} is not a whole checkpoint '
+                f'({said.splitlines()[-1]}). Copy or download it again, or '
+                'resume from an earlier one.'
             ) from error
         return _without_configs(content, filename)
 
@@ -202,13 +191,8 @@ def _refused(path: str, error: Exception) -> str:
     return reason.split('\n')[0].split(' was not an allowed')[0]
 
 
-def _register() -> None:
-    torch.serialization.add_safe_globals(_allowed_globals())
-    load_as_torch_does()
-    for prefix, loader in checkpoint_loaders().items():
-        CheckpointLoader.register_scheme(
-            prefix, loader=_explained(loader), force=True
-        )
-
-
-_register()
+torch.serialization.add_safe_globals(_allowed_globals())
+load_as_torch_does()
+for _prefix, _loader in checkpoint_loaders().items():
+    _safe = _explained(_loader)
+    CheckpointLoader.register_scheme(_prefix, loader=_safe, force=True)

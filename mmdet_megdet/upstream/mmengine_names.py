@@ -5,18 +5,21 @@ from __future__ import annotations
 
 import gc
 from collections.abc import Callable, Iterator
-from inspect import getattr_static
+from contextlib import AbstractContextManager
 from types import FunctionType
-from typing import Any, Literal
+from typing import Any, Literal, TypeAlias
+from unittest.mock import patch
 
 import torch
-from mmengine.dist import master_only
+from mmengine.dataset import InfiniteSampler
 from mmengine.optim import BaseOptimWrapper, OptimWrapper, _ParamScheduler
 from mmengine.optim.scheduler import OneCycleParamScheduler
 from mmengine.runner import BaseLoop, Runner, checkpoint
-from mmengine.visualization import Visualizer
 from torch.optim import Optimizer
 from torch.utils.data import DataLoader
+
+Kind = Literal['train', 'val', 'test']
+_Stepped: TypeAlias = Optimizer | BaseOptimWrapper
 
 
 def is_cut_to_batches(dataset: Any) -> bool:
@@ -54,9 +57,7 @@ def endless_batches(loader: DataLoader) -> Iterator:
     return _InfiniteDataloaderIterator(loader)
 
 
-def schedulers_of(
-    optimizer: Optimizer | BaseOptimWrapper,
-) -> list[_ParamScheduler]:
+def schedulers_of(optimizer: _Stepped) -> list[_ParamScheduler]:
     """Return the schedulers of an optimizer, of which nobody keeps a list.
 
     The garbage collector knows all objects, a million of them in 0.2 s.
@@ -70,34 +71,12 @@ def schedulers_of(
     ]
 
 
-def draw_on_every_rank(visualizer: Visualizer) -> None:
-    """Undo the decorators that let a visualizer draw on rank 0 alone."""
-    cls = type(visualizer)
-    undecorated = {}
-    for name in dir(cls):
-        found = getattr_static(cls, name)
-        if isinstance(found, property):
-            parts = _on_every_rank(found.fget), _on_every_rank(found.fset)
-            undecorated[name] = property(*parts)
-        elif _on_every_rank(found) is not found:
-            undecorated[name] = _on_every_rank(found)
-    metaclass: Any = type(cls)
-    visualizer.__class__ = metaclass(cls.__name__, (cls,), undecorated)
+def as_on_rank_0() -> AbstractContextManager:
+    """Let this rank do what MMEngine leaves to rank 0, such as drawing."""
+    return patch('mmengine.dist.utils.is_main_process', lambda *_: True)
 
 
-def _on_every_rank(function: Any) -> Any:
-    while getattr(function, '__code__', None) is _ONLY_ON_RANK_0:
-        function = function.__wrapped__
-    return function
-
-
-# Of all that master_only decorates.
-_ONLY_ON_RANK_0 = master_only(lambda: None).__code__
-
-
-def _bare(
-    optimizer: Optimizer | BaseOptimWrapper | None,
-) -> Optimizer | None:
+def _bare(optimizer: _Stepped | None) -> Optimizer | None:
     return getattr(optimizer, 'optimizer', optimizer)
 
 
@@ -119,9 +98,7 @@ def accumulation_of(wrapper: OptimWrapper) -> int:
     return wrapper._accumulative_counts
 
 
-def built_loop(
-    runner: Runner, kind: Literal['train', 'val', 'test']
-) -> BaseLoop | None:
+def built_loop(runner: Runner, kind: Kind) -> BaseLoop | None:
     """Return a loop if the runner has built it, without building it."""
     loop = getattr(runner, f'_{kind}_loop')
     return loop if isinstance(loop, BaseLoop) else None
@@ -132,9 +109,11 @@ def has_seed_of_each_rank(runner: Runner) -> bool:
     return bool(runner._randomness_cfg.get('diff_rank_seed', False))
 
 
-def train_dataloader_config(runner: Runner) -> DataLoader | dict | None:
-    """Return what the runner was told of training's dataloader."""
-    return runner._train_dataloader
+def begin_again(loader: DataLoader) -> None:
+    """Let an InfiniteSampler begin again, which others do by themselves."""
+    sampler: Any = getattr(loader.batch_sampler, 'sampler', loader.sampler)
+    if isinstance(sampler, InfiniteSampler):
+        sampler.indices = sampler._indices_of_rank()
 
 
 def load_as_torch_does() -> None:

@@ -66,7 +66,7 @@ def outside_graphs(function: _Function) -> _Function:
 def inlined_only(function: _Function) -> _Function:
     """Let ``torch.compile`` trace a function within its caller or not at all.
 
-    Where its caller's graph breaks inside it, it would break a second time.
+    Its caller's graph would break twice at a break inside it.
     """
     _skip_frame(function.__code__)
     return function
@@ -88,12 +88,11 @@ def _skip_frame(code: CodeType) -> None:
 
 def is_low_rank(model: nn.Module) -> bool:
     """Return whether a DDP model sends its gradients through PowerSGD."""
-    from torch.distributed.algorithms.ddp_comm_hooks.powerSGD_hook import (
-        PowerSGDState,
-    )
+    from torch.distributed.algorithms.ddp_comm_hooks import powerSGD_hook
 
+    kind = powerSGD_hook.PowerSGDState
     hooks = getattr(model, '_comm_hooks', ())
-    return any(isinstance(state, PowerSGDState) for _, state in hooks)
+    return any(isinstance(state, kind) for _, state in hooks)
 
 
 def copy_versions(target: Any, source: Any) -> None:
@@ -111,20 +110,20 @@ def end_workers(loader: DataLoader) -> None:
 
 
 def in_recomputation() -> bool:
-    """Return whether a forward is activation checkpointing's second one.
-
-    Autograd then runs backward in this thread. The compiler recomputes
-    without calling Python.
-    """
+    """Return whether a forward is activation checkpointing's second one."""
+    # The compiler recomputes without calling Python.
     if torch.compiler.is_compiling():
         return False
+    # Autograd then runs backward in this thread.
     return torch._C._current_graph_task_id() != -1
 
 
 def group_timeout(
-    group: dist.ProcessGroup, device: torch.device
+    group: dist.ProcessGroup | None, device: torch.device
 ) -> timedelta | None:
     """Return the timeout of a group's collectives; None if it tells none."""
+    if group is None:
+        return None
     try:
         return group._get_backend(device).options._timeout
     except (RuntimeError, AttributeError):
@@ -138,8 +137,7 @@ def small_nccl_options(
 ) -> object | None:
     """Return ``pg_options`` of an NCCL communicator of few thread blocks.
 
-    None where this torch or its NCCL has no such setting; torch warns if the
-    group that is made has another timeout.
+    None where this torch or its NCCL has no such setting.
     """
     options = dist.ProcessGroupNCCL.Options()
     # Builds for an NCCL without communicator settings have none.
@@ -148,7 +146,7 @@ def small_nccl_options(
         return None
     config.max_ctas = most_blocks
     if timeout is not None:
-        options._timeout = timeout
+        options._timeout = timeout  # torch warns where the group's is another
     return options
 
 

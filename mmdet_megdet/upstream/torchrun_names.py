@@ -10,14 +10,7 @@ from typing import Any
 from unittest.mock import patch
 
 from torch.distributed import DistStoreError, run
-from torch.distributed.elastic.agent.server.api import (
-    RunResult,
-    WorkerGroup,
-    WorkerState,
-)
-from torch.distributed.elastic.agent.server.local_elastic_agent import (
-    LocalElasticAgent,
-)
+from torch.distributed.elastic.agent import server
 from torch.distributed.launcher import api
 
 
@@ -32,16 +25,15 @@ def run_torchrun(
     a machine that is gone while no process fails by it, ends where one is gone
     in the rendezvous, and gives processes 30 s to stop ahead of a restart.
 
-    ``would_fail_again`` is asked with the statuses with which this machine's
-    processes ended; where they say so the job ends, on all machines. ``warn``
-    takes a line for the log.
+    ``would_fail_again`` is asked with the statuses of this machine's
+    processes; if it says so the job ends, on all machines.
     """
     agent = partial(_Agent, would_fail_again, warn)
     with patch.object(api, 'LocalElasticAgent', agent):
         run.run(args)
 
 
-class _Agent(LocalElasticAgent):
+class _Agent(api.LocalElasticAgent):
     def __init__(
         self,
         would_fail_again: Callable[[Collection[int]], bool],
@@ -51,13 +43,15 @@ class _Agent(LocalElasticAgent):
         super().__init__(**kwargs)
         self._would_fail_again, self._warn = would_fail_again, warn
 
-    def _monitor_workers(self, worker_group: WorkerGroup) -> RunResult:
+    def _monitor_workers(
+        self, worker_group: server.WorkerGroup
+    ) -> server.RunResult:
         result = super()._monitor_workers(worker_group)
-        if result.state == WorkerState.FAILED:
+        if result.state == server.WorkerState.FAILED:
             statuses = [f.exitcode for f in result.failures.values()]
             if self._would_fail_again(statuses):
                 self._remaining_restarts = 0
-        elif result.state == WorkerState.HEALTHY:
+        elif result.state == server.WorkerState.HEALTHY:
             machines = worker_group.group_world_size or 0
             # Of whom torchrun has heard in the last 15 s.
             handler: Any = self._rdzv_handler
@@ -67,10 +61,10 @@ class _Agent(LocalElasticAgent):
             if there < machines and not state.closed:
                 gone = machines - there
                 self._warn(f'{gone} of {machines} machines are gone')
-                return RunResult(state=WorkerState.UNHEALTHY)
+                return server.RunResult(state=server.WorkerState.UNHEALTHY)
         return result
 
-    def _rendezvous(self, worker_group: WorkerGroup) -> None:
+    def _rendezvous(self, worker_group: server.WorkerGroup) -> None:
         while True:
             try:
                 super()._rendezvous(worker_group)
@@ -81,7 +75,9 @@ class _Agent(LocalElasticAgent):
                 self._remaining_restarts -= 1
                 self._warn('a machine left while they met; they meet again')
 
-    def _stop_workers(self, worker_group: WorkerGroup, **older: bool) -> None:
+    def _stop_workers(
+        self, worker_group: server.WorkerGroup, **older: bool
+    ) -> None:
         timeout = getattr(self, '_shutdown_timeout', None)
         if timeout is None:  # torch 2.6 and 2.8, whose processes have 30 s
             super()._stop_workers(worker_group, **older)

@@ -179,7 +179,7 @@ from mmdet_megdet.cli import run_tool
 from mmdet_megdet.runtime import init_distributed
 
 def main():
-    init_distributed('pytorch', dict(timeout=3000))
+    init_distributed('pytorch', dict(dist_cfg=dict(timeout=3000)))
     if dist.get_rank() == 1:
         signal.pause()  # until torchrun ends it
     work = dist.all_reduce(torch.zeros(1), async_op=True)

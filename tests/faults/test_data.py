@@ -14,8 +14,11 @@ from mmengine.registry import DATASETS
 from torch.utils.data import ConcatDataset, DataLoader
 
 from mmdet_megdet.errors import DataError
-from mmdet_megdet.faults import check_annotation_files, is_cut_off
-from mmdet_megdet.faults.data import check_loading
+from mmdet_megdet.faults.data import (
+    check_annotation_files,
+    check_loading,
+    is_cut_off,
+)
 from tests.data.image_run import images_config, train_on_images
 from tests.data.image_task import write_images
 from tests.data.tiny_run import by_iteration, log_of

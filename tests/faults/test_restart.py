@@ -5,7 +5,7 @@ import pytest
 from mmengine.config import Config
 
 from mmdet_megdet.errors import ConfigError
-from mmdet_megdet.faults import (
+from mmdet_megdet.faults.restart import (
     choose_images,
     planned_batch,
     would_fail_again,

@@ -63,7 +63,7 @@ CHANGED = dict(
 def test_what_is_taken_from_where(tmp_path, checkpoint):
     runner, text = go_on(tmp_path, checkpoint, **CHANGED)
     of_state, of_config = text.split("These are today's config's")
-    assert [line.strip() for line in of_state.splitlines()[2:]] == [
+    assert [line.strip() for line in of_state.splitlines()[3:]] == [
         'optim_wrapper.optimizer.lr: 0.05 -> 0.01',
         'optim_wrapper.optimizer.weight_decay: 0 -> 0.5',
         'param_scheduler.1.end: 4 -> 7',
@@ -84,7 +84,7 @@ def test_what_is_taken_from_where(tmp_path, checkpoint):
     # The checkpoint has this start's config, and the first one's state.
     second = tmp_path / 'epoch_2.pth'
     _, text = go_on(tmp_path / 'again', second, **CHANGED)
-    assert all(line in text for line in of_state.splitlines()[2:])
+    assert all(line in text for line in of_state.splitlines()[3:])
     assert text.count('->') == 7  # one explains the arrow
     # With the first config again, the state is of that.
     _, text = go_on(tmp_path / 'back', second)

@@ -3,11 +3,7 @@
 
 from __future__ import annotations
 
-from unittest.mock import patch
-
-from mmengine.config import Config
-
-from mmdet_megdet.faults import check_same_run, same_run, settings
+from mmdet_megdet.faults.same_run import check_same_run, settings
 
 
 def test_settings_are_by_name_and_without_places():
@@ -26,17 +22,3 @@ def test_settings_are_by_name_and_without_places():
         'model.empty': '{}',
         'function': '<function check_same_run>',
     }
-
-
-def test_joins_as_the_runner_would():
-    """On GPUs nobody has made the process group yet."""
-    dist_cfg = dict(backend='nccl', timeout=5)
-    cfg = dict(launcher='pytorch', env_cfg=dict(dist_cfg=dist_cfg))
-    with (
-        patch.object(same_run, 'set_multi_processing'),
-        patch.object(same_run, 'init_dist') as init_dist,
-    ):
-        check_same_run(Config(cfg))
-        # One process is the same as itself.
-        check_same_run(Config(dict(launcher='none')))
-    init_dist.assert_called_once_with('pytorch', **dist_cfg)

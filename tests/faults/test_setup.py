@@ -46,10 +46,10 @@ def runner_of(tmp_path, hook='SetupCheckHook', **settings):
      dict(train_dataloader__sampler=ENDLESS)),
     ('val_dataloader: InfiniteSampler', [],
      dict(val_dataloader__sampler=ENDLESS) | BY_ITER),
-    ('max_epochs=0', [], dict(train_cfg__max_epochs=0)),
-    ('max_iters=-1', [], BY_ITER | dict(train_cfg__max_iters=-1)),
-    ('val_interval, from 0 on: 0', [], dict(train_cfg__val_interval=0)),
-    ('dynamic_intervals, from 3 on: 0', [],
+    ('max_epochs: 0 is no', [], dict(train_cfg__max_epochs=0)),
+    ('max_iters: -1', [], BY_ITER | dict(train_cfg__max_iters=-1)),
+    ('val_interval from 0 on: 0', [], dict(train_cfg__val_interval=0)),
+    ('dynamic_intervals from 3 on: 0', [],
      dict(train_cfg__dynamic_intervals=[(3, 0)])),
     ('StepLR counts epochs.*convert_to_iter_based=True', [STEP], BY_ITER),
     ('StepLR has no end.*one epoch', [dict(STEP, convert_to_iter_based=True)],
@@ -79,7 +79,7 @@ def test_by_any_of_our_hooks(tmp_path, hook):
     """Also where the Runner has validated before."""
     runner = runner_of(tmp_path, f'{hook}Hook', train_cfg__max_epochs=0)
     runner.val()
-    with pytest.raises(ConfigError, match='max_epochs=0'):
+    with pytest.raises(ConfigError, match='max_epochs: 0'):
         runner.train()
 
 

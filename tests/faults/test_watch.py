@@ -5,8 +5,8 @@ import pytest
 import torch.distributed as dist
 
 from mmdet_megdet.errors import ConfigError
-from mmdet_megdet.faults import RankWatch, is_collective_error, watch
-from mmdet_megdet.faults.watch import Beat, describe, explained
+from mmdet_megdet.faults import is_collective_error, watch
+from mmdet_megdet.faults.watch import Beat, RankWatch, describe, explained
 
 
 def test_those_that_are_gone_come_first():

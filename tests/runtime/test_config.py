@@ -39,10 +39,6 @@ def test_wrapper(given, expected):
 
 
 @pytest.mark.parametrize(('given', 'message'), [
-    (dict(UNUSED, model_wrapper_cfg=USED), '=True contradicts'),
-    (dict(USED, model_wrapper_cfg=UNUSED), '=False contradicts'),
-    # Would not hear of it.
-    (dict(UNUSED, model_wrapper_cfg=THEIRS), '=True contradicts'),
     (dict(model=NORM, sync_bn='torch'), "sync_bn='torch' makes"),
     (dict(model_wrapper_cfg=CONVERTED, sync_bn='torch'), "='torch' makes"),
     (dict(auto_scale_lr=SCALED, optim_wrapper=ACCUMULATED),

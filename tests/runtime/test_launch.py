@@ -3,6 +3,7 @@ from __future__ import annotations
 
 import os
 from datetime import timedelta
+from unittest.mock import Mock, call
 
 import pytest
 import torch
@@ -88,7 +89,7 @@ NO_HOST = dict(SLURM, SLURM_NODELIST='node[3-4]', PATH='nowhere')
      r'scontrol show hostnames node\[3-4\]: .*set MASTER_ADDR'),
     ('slurm', NO_HOST | dict(SLURM_DISTRIBUTION='arbitrary'),
      'may be on any node: set MASTER_ADDR'),
-    ('lsf', {}, "unknown launcher 'lsf'"),
+    ('lsf', {}, "no launcher 'lsf'"),
 ])  # fmt: skip
 def test_not_started_by_the_launcher(env, launcher, given, message):
     env(**given)
@@ -117,14 +118,34 @@ def test_gpus(env, monkeypatch, cuda, gpus, own, expected):
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason='needs no GPU')
 def test_cpu_gets_gloo_and_the_timeout(env):
-    assert init_distributed('none', dict(backend='nccl')) == 1
+    assert init_distributed('none', dict(dist_cfg=dict(backend='nccl'))) == 1
     assert not dist.is_initialized()
     assert exported() == {}
     env(**ALONE)
-    init_distributed('pytorch', dict(backend='nccl', timeout=7.5))
+    dist_cfg = dict(backend='nccl', timeout=7.5)
+    init_distributed('pytorch', dict(dist_cfg=dist_cfg))
     try:
         assert dist.get_backend() == 'gloo'
         group = dist.group.WORLD._get_backend(torch.device('cpu'))
         assert group.options._timeout == timedelta(seconds=7.5)
     finally:
         dist.destroy_process_group()
+
+
+def test_on_gpus_the_runner_finds_its_group(env, slurm, monkeypatch):
+    """Made as the Runner would; Slurm's variables are translated already."""
+    calls = Mock()
+    launch = 'mmdet_megdet.runtime.launch'
+    monkeypatch.setattr(f'{launch}.get_device', lambda: 'cuda')
+    for name in ('set_multi_processing', 'init_dist'):
+        monkeypatch.setattr(f'{launch}.{name}', getattr(calls, name))
+    env_cfg = dict(
+        mp_cfg=dict(mp_start_method='fork'),
+        dist_cfg=dict(backend='nccl', timeout=5, port=4321),
+    )
+    assert init_distributed('slurm', env_cfg) == 8
+    assert os.environ['MASTER_PORT'] == '4321'
+    assert calls.mock_calls == [
+        call.set_multi_processing(mp_start_method='fork', distributed=True),
+        call.init_dist('pytorch', backend='nccl', timeout=5),
+    ]

@@ -55,6 +55,8 @@ def test_drawing_needs_its_hook(tmp_path, monkeypatch):
 class Samples(list):
     """A data set of these."""
 
+    metainfo = dict(classes=())
+
     def get_data_info(self, index):
         return dict(img_path=self[index].img_path)
 
@@ -69,8 +71,7 @@ def test_images_of_one_name_are_drawn_beside_each_other(tmp_path):
         samples.append(DetDataSample(metainfo=dict(img_path=str(path))))
         samples[-1].pred_instances = InstanceData(scores=np.zeros(0))
     visualizer = DetLocalVisualizer.get_instance('drawn')
-    visualizer.dataset_meta = dict(classes=())
-    tool.name_by_folder(visualizer, samples)
+    tool.draw_all(visualizer, samples)
     hook = DetVisualizationHook(draw=True, test_out_dir='drawn')
     runner = SimpleNamespace(work_dir=str(tmp_path), timestamp='now')
     hook.after_test_iter(runner, 0, {}, samples)

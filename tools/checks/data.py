@@ -47,7 +47,7 @@ def check_annotations(cfg: Any, judgement: Judgement) -> Iterator[Finding]:
     """Return verdicts as lines: FAIL if training does not start with it."""
     mode = mode_of(cfg)
     for verdict in judgement.verdicts:
-        check = f'{verdict.check} ({", ".join(verdict.roles)})'
+        check = f'annotations ({", ".join(verdict.roles)})'
         text, remedy = verdict.text, verdict.remedy
         if verdict.level == 'sound':
             yield passed(check, text)
@@ -71,7 +71,7 @@ def check_images(
     """Read the images of all data sets, at most so many, each file once."""
     found: dict[tuple, list[Judged]] = {}
     for one in judgement.data_sets:
-        key = one.use.path, one.use.folder, one.use.reader, len(one.ids)
+        key = one.use.path, one.use.folder, one.use.color_type, len(one.ids)
         found.setdefault(key, []).append(one)
     for same in found.values():
         roles = list(dict.fromkeys(one.use.role for one in same))
@@ -91,11 +91,11 @@ def _check_images_of(
     from rich.progress import track
 
     folder = data_set.use.folder
-    if data_set.use.reader is None or '://' in folder:
+    if data_set.use.color_type is None or '://' in folder:
         yield warning(
             check,
-            'not checked: the pipeline has no LoadImageFromFile, or '
-            f'{folder} is not on a disk',
+            'not checked: the pipeline has no LoadImageFromFile that decodes '
+            f'by OpenCV, or {folder} is not on a disk',
             'See for yourself whether it finds and reads the images.',
         )
         return
@@ -142,7 +142,7 @@ def _fault(
 ) -> tuple[str, str] | None:
     """Return what is wrong with an image: the kind, its name and details."""
     missing, unreadable, size, turned = _REMEDIES
-    file, reader = data_set.file_names[place], data_set.use.reader
+    file, color = data_set.file_names[place], data_set.use.color_type
     path = Path(data_set.use.folder, file)
     name = f'{file} (id {data_set.ids[place]})'
     if not path.is_file():
@@ -153,9 +153,9 @@ def _fault(
             return unreadable, text
         look = decoded_size if decode else size_when_decoded
         listed = tuple(data_set.sizes[place].tolist())
-        different = other_size(look(path, *reader), listed)
+        different = other_size(look(path, color), listed)
         if different is not None:
             return size, f'{name}: {different}'
-        return (turned, name) if is_turned_in_place(path, *reader) else None
+        return (turned, name) if is_turned_in_place(path, color) else None
     except Exception as error:
         return unreadable, f'{name}: {reason(error)}'
