@@ -124,7 +124,7 @@ def _write_images(
     ]
     for index in range(count):
         image, found = make_image(folder.name, index, size, *options)
-        info = dict(id=index, file_name=f'{index:06d}.png')
+        info: dict[str, Any] = dict(id=index, file_name=f'{index:06d}.png')
         content['images'].append(info | dict(width=size[0], height=size[1]))
         # Not imwrite, which says nothing of a full disk.
         _, png = cv2.imencode('.png', image[..., ::-1])
@@ -354,7 +354,7 @@ def _polygons(mask: np.ndarray) -> list[list[int]]:
             halves = mask.copy(), mask.copy()
             halves[0][:, cut:] = halves[1][:, :cut] = 0
             return _polygons(halves[0]) + _polygons(halves[1])
-    polygons = []
+    polygons: list[list[int]] = []
     for contour in contours:
         points = (contour[:, 0] + 1) // 2
         new = np.any(points != np.roll(points, 1, axis=0), axis=1)
