@@ -358,7 +358,7 @@ def _polygons(mask: np.ndarray) -> list[list[int]]:
     for contour in contours:
         points = (contour[:, 0] + 1) // 2
         new = np.any(points != np.roll(points, 1, axis=0), axis=1)
-        polygons.append(points[new].ravel().tolist())
+        polygons.append([int(c) for c in points[new].ravel()])
     return polygons
 
 
