@@ -14,7 +14,7 @@ from torch.utils.data import DataLoader
 
 from ..errors import ConfigError
 from ..faults import check_setup
-from ..recipe import BatchPlan, PlanError, format_table
+from ..recipe import BatchPlan, format_table
 from ..runtime import check_lr_scaling
 from ..updates import UpdateNote, UpdateTrainLoop, resumed_epoch, unit_of
 from ..upstream.mmengine_names import built_loop, set_accumulation
@@ -24,7 +24,6 @@ _NO_UNITS = (
     '\nAn update has these images on any hardware. BatchNorm, without a '
     'bn_size in images, takes its statistics over others on other hardware.'
 )
-_TOTAL_OPTION = '--cfg-options default_hooks.total_batch.total_batch_size={}'
 
 
 @HOOKS.register_module()
@@ -86,10 +85,7 @@ class TotalBatchHook(Hook):
             ]
             self.unit_size = unit_of(self.total_batch_size, self._bn_sizes)
         except ConfigError as error:
-            told = error
-            if isinstance(error, PlanError):
-                told = ConfigError(error.explain(_TOTAL_OPTION))
-            raise ConfigError(f'TotalBatchHook: {told}') from None
+            raise ConfigError(f'TotalBatchHook: {error}') from None
         plan, counts = self._plans[0], facts['accumulative_counts']
         if counts not in (None, plan.accumulation):
             raise ConfigError(

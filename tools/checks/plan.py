@@ -22,7 +22,6 @@ from .model import bn_size_of
 from .report import Finding, failure, passed, warning
 
 CHECK = 'batch plan'
-_TOTAL_OPTION = '--cfg-options default_hooks.total_batch.total_batch_size={}'
 
 
 def check_plan(
@@ -42,8 +41,7 @@ def check_plan(
         try:
             plan = BatchPlan(gpus, batch, total, size)
         except PlanError as error:
-            text, remedy = '; '.join(error.problems), error.remedy
-            yield failure(CHECK, text, remedy(_TOTAL_OPTION))
+            yield failure(CHECK, '; '.join(error.problems), error.remedy)
             continue
         if epoch is None or not loop.get('max_epochs'):
             yield _listed(plan_rows(plan))
