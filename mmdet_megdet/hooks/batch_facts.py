@@ -6,12 +6,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, Literal
 
-from mmengine.dist import all_gather_object
 from mmengine.runner import EpochBasedTrainLoop, IterBasedTrainLoop, Runner
 from torch.utils.data import DataLoader
 
-from ..errors import ConfigError
-from ..ranks import all_raise, differences
+from ..ranks import all_raise, check_same
 from ..recipe import BatchPlan, plan_rows
 from ..runtime import images_per_gpu
 from ..schedulers import WarmupParamScheduler
@@ -27,7 +25,6 @@ def agreed_facts(
 
     'BN sizes' are the different ones of the layers, empty where no layer
     synchronises; 'accumulative_counts' is the config's own, None without.
-    Ranks that differ are refused.
     """
     dataset: Any = loader.dataset
     with all_raise():
@@ -38,12 +35,7 @@ def agreed_facts(
             'BN sizes': _bn_sizes(runner),
             'accumulative_counts': _configured_counts(runner),
         }
-    found = differences(all_gather_object(facts))
-    if found is not None:
-        raise ConfigError(
-            f'TotalBatchHook: ranks differ: {found}. Start all of them with '
-            'the same config and options.'
-        )
+    check_same(facts, 'TotalBatchHook')
     return facts
 
 
@@ -71,10 +63,9 @@ def batch_rows(
     plans: Sequence[BatchPlan],
     bn_sizes: Sequence[int | None],
 ) -> dict[str, str]:
-    """Return the table's texts by the names of their rows.
+    """Return the table's texts by row, of a plan for each BN size.
 
-    There is a plan for each of the layers' different ``bn_sizes``, and one
-    where there is none.
+    There is one plan where no layer has a BN size.
     """
     every = [plan_rows(plan) for plan in plans]
     rows = every[0]

@@ -6,7 +6,6 @@ from __future__ import annotations
 import logging
 from typing import Any, Literal
 
-from mmengine.dist import all_gather_object
 from mmengine.hooks import Hook
 from mmengine.logging import print_log
 from mmengine.registry import HOOKS
@@ -26,7 +25,7 @@ from ..monitor import (
     open_record,
     summary,
 )
-from ..ranks import differences
+from ..ranks import check_same
 from ..runtime import images_per_gpu
 
 _LEVELS = dict(error=logging.ERROR, warning=logging.WARNING)
@@ -132,7 +131,15 @@ class BNStatsMonitorHook(Hook):
                 'layers: set default_hooks.bn_stats instead of adding one.'
             )
         probe = Probe(runner.model)
-        _check_ranks_agree(probe)
+        # Vectors of different sizes cannot be gathered.
+        layers = {
+            f'layer {name}': f'{type(layer).__name__} of '
+            f'{layer.num_features} channels, number {place}'
+            for place, (name, layer) in enumerate(
+                zip(probe.names, probe.layers, strict=True), 1
+            )
+        }
+        check_same(layers, 'BNStatsMonitorHook')
         self._first, self._logged = True, set()
         self._probe = probe if probe.layers else None
         if self._probe is None:
@@ -203,22 +210,6 @@ class BNStatsMonitorHook(Hook):
                     _log(text, _LEVELS[finding.level])
         self._first = False
         self._logged = {finding.key() for finding in record.findings}
-
-
-def _check_ranks_agree(probe: Probe) -> None:
-    # Vectors of different sizes cannot be gathered.
-    layers = zip(probe.names, probe.layers, strict=True)
-    own = {
-        name: f'{type(layer).__name__} of {layer.num_features} channels, '
-        f'number {place}'
-        for place, (name, layer) in enumerate(layers, 1)
-    }
-    different = differences(all_gather_object(own))
-    if different:
-        raise ConfigError(
-            'BNStatsMonitorHook: ranks have different BatchNorm layers: '
-            f'{different}. Build and convert the model alike on all ranks.'
-        )
 
 
 def _log(text: str, level: int = logging.INFO) -> None:

@@ -48,25 +48,19 @@ class GradientNoiseHook(Hook):
     Contract:
 
     - It looks at every ``interval``-th update, at gradients that training
-      computes anyway: no second backward, no change of what is trained, and
-      nothing attached to the model between looks.
+      computes anyway, ahead of clipping and without the loss scale. Nothing
+      is attached between looks, and what is trained does not change.
     - What it compares are BN groups in micro-steps, which are independent
       under any BatchNorm; ranks of a BN group are not. An update that is one
-      BN group in one micro-step tells nothing, and is refused. (Losses that
-      all ranks normalise together, as FCOS's, couple ranks too, by little;
-      that is not seen.)
+      of them tells nothing, and is refused.
     - A measured update costs one all-reduce of a few numbers, or, where a BN
-      group is several ranks, of sketches.
-    - Gradients are those that the optimizer is to get, ahead of clipping,
-      without the loss scale of mixed precision. An update that is skipped
-      gives no measurement.
+      group is several ranks, of sketches. A skipped one gives no measurement.
     - Measurements are the same on all ranks. They are in the checkpoint, and
       a resumed run goes on with them, on other hardware too.
 
-    Each measurement is a line of ``grad_noise.jsonl`` in the work dir, by
-    part of the model (``backbone``, ``roi_head.bbox_head``, ...); the total's
-    noise scale with its interval goes into the vis backends, and at the end
-    of each epoch that of each part into the log.
+    Each measurement is a line of ``grad_noise.jsonl``, by part of the model
+    (``backbone``, ``roi_head.bbox_head``, ...); the total's noise scale goes
+    into the vis backends, that of each part into the log of each epoch.
 
     Args:
         interval (int): Updates from one look to the next. Defaults to 20.
@@ -85,9 +79,9 @@ class GradientNoiseHook(Hook):
     """
 
     def __init__(self, interval: int = 20, decay: float = 0.97) -> None:
-        if type(interval) is not int or interval < 1:
-            raise ConfigError(f'interval={interval!r} must be an int from 1.')
-        if not isinstance(decay, float) or not 0 < decay < 1:
+        if interval < 1:
+            raise ConfigError(f'interval={interval!r} must be from 1.')
+        if not 0 < decay < 1:
             raise ConfigError(f'decay={decay!r} must be between 0 and 1.')
         self.interval = interval
         self.parts: dict[str, list[nn.Parameter]] = {}

@@ -30,29 +30,24 @@ class ModuleVarianceHook(Hook):
 
     AGVM ('Large-batch Optimization for Dense Visual Predictions', Xue et al.,
     NeurIPS 2022): with a large batch the gradients of a detector's heads are
-    quieter than the backbone's, so they can take larger steps. A part's
-    factor is ``sqrt(d / d_part)``, where ``d`` is ``1 - cos`` between the
-    gradients of the batch's two halves, and of the anchor where no part is
-    named. Published gain: 0.4 AP for Mask R-CNN at 256 images, not reproduced
-    here (docs/which_batch.md).
+    quieter than the backbone's, so they can take larger steps: by
+    ``sqrt(d / d_part)``, where ``d`` is the anchor's ``1 - cos`` between the
+    gradients of the batch's two halves. docs/which_batch.md has what was
+    published, and where this differs.
 
     Contract:
 
     - ``1 - cos`` comes from the noise scale Bn that ``GradientNoiseHook``
-      measures, as ``Bn / (Bn + B/2)``: no measurement of its own. That hook
-      has to be there, and its ``interval`` is that of the factors.
+      measures, as ``Bn / (Bn + B/2)``. That hook has to be there, and its
+      ``interval`` is that of the factors.
     - Factors are averaged from 1 on; a factor holds from the update after
       its measurement. Until ``begin`` there are none.
     - It splits the optimizer's parameter groups by part when ``step`` begins
       and puts the very same groups back when it ends. So schedulers,
       checkpoints and the log see the learning rates of the config, bit for
       bit, and settings by parameter stay.
-    - The factors are in the checkpoint, and a resumed run goes on with them.
-      They are drawn in the vis backends, as ``lr_factor/<part>``.
-
-    Published and here: there gradients of Adam are first divided as Adam
-    does, here never; there factors are at least 0.71, here at least
-    ``1 / max_factor``.
+    - The factors are in the checkpoint, and in the vis backends as
+      ``lr_factor/<part>``.
 
     Args:
         begin (int, optional): Updates from which on it scales. Defaults to

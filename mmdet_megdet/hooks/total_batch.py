@@ -32,21 +32,19 @@ class TotalBatchHook(Hook):
 
     Contract:
 
-    - It splits ``total_batch_size`` over the ranks, the images per GPU (those
-      of the train dataloader) and the micro-steps of an update, by a
+    - It splits ``total_batch_size`` over the ranks, the images per GPU and
+      the micro-steps of an update, by a
       :class:`~mmdet_megdet.recipe.BatchPlan`, and logs it. What does not
       divide, BN size included, is refused on every rank alike.
-    - Under :class:`~mmdet_megdet.updates.UpdateTrainLoop` the Runner's
-      iteration is the update. Checkpoints note that their ``iter`` counts
-      updates, and of what batch; a run resumed on other hardware goes on at
-      the next one.
-    - Under MMEngine's ``EpochBasedTrainLoop``, for configs that have it, it
-      sets ``accumulative_counts`` before training. Iterations are
-      micro-batches there, for all that counts them but this package's
-      warm-ups, and a run resumes on the same hardware alone.
+    - Under :class:`~mmdet_megdet.updates.UpdateTrainLoop` the iteration is
+      the update. Checkpoints note of what batch, and a run resumed on other
+      hardware goes on at the next one.
+    - Under MMEngine's ``EpochBasedTrainLoop`` it sets
+      ``accumulative_counts`` before training. Iterations are micro-batches
+      there, and a run resumes on the same hardware alone.
 
-    It stands in ``default_hooks``, as ``total_batch``: a child config that
-    sets ``custom_hooks`` would lose it there.
+    It stands in ``default_hooks``: a child config that sets ``custom_hooks``
+    would lose it there.
 
     Args:
         total_batch_size (int): Images of an optimizer update. Defaults to
@@ -92,8 +90,7 @@ class TotalBatchHook(Hook):
                 f'optim_wrapper.accumulative_counts={counts} contradicts '
                 f'TotalBatchHook, which needs {plan.accumulation} for '
                 f'{plan.total_batch_size} images with {plan.images_at_once} '
-                'at once. Remove accumulative_counts, or set '
-                'default_hooks.total_batch.total_batch_size.'
+                'at once: remove it, or set total_batch_size.'
             )
         check_lr_scaling(runner.auto_scale_lr, plan.accumulation)
         return plan
@@ -116,9 +113,9 @@ class TotalBatchHook(Hook):
             micro_steps = self.plan_for(runner, loop.dataloader).accumulation
             if isinstance(loop, IterBasedTrainLoop) and micro_steps > 1:
                 raise ConfigError(
-                    f'TotalBatchHook accumulates {micro_steps} micro-batches '
-                    f'an update, and {type(loop).__name__} counts '
-                    f'micro-batches: max_iters={loop.max_iters} would be '
+                    f'TotalBatchHook: {type(loop).__name__} counts '
+                    f'micro-batches, {micro_steps} an update: '
+                    f'max_iters={loop.max_iters} would be '
                     f'{loop.max_iters / micro_steps:g} updates. Set '
                     "train_cfg=dict(type='UpdateTrainLoop', max_updates=..., "
                     '_delete_=True) and train_dataloader.batch_sampler='
@@ -149,11 +146,10 @@ class TotalBatchHook(Hook):
         if plan.accumulation > 1:
             print_log(
                 f'TotalBatchHook: under {type(loop).__name__} an iteration is '
-                f'a micro-batch, {plan.accumulation} of them an update: '
-                'schedulers with by_epoch=False other than the Precise ones, '
-                'EMA, intervals and the log count these, and a checkpoint '
-                'inside an update loses its gradients. '
-                "train_cfg.type='UpdateTrainLoop' counts updates.",
+                f'a micro-batch, {plan.accumulation} an update: stock '
+                'schedulers with by_epoch=False, EMA, intervals and the log '
+                'count these, and a checkpoint inside an update loses its '
+                "gradients. train_cfg.type='UpdateTrainLoop' counts updates.",
                 logger='current',
                 level=logging.WARNING,
             )
@@ -205,9 +201,9 @@ def _check_same_split(saved: dict, now: dict) -> None:
     ]
     if changes:
         raise ConfigError(
-            'TotalBatchHook: this training loop counts micro-batches of this '
-            'hardware, and the checkpoint was trained otherwise '
-            f'({", ".join(changes)}). Resume with what it was trained with, '
-            'or start from its weights alone (load_from without resume). '
-            "train_cfg.type='UpdateTrainLoop' goes on on any hardware."
+            'TotalBatchHook: this training loop counts micro-batches, and the '
+            f'checkpoint was trained otherwise ({", ".join(changes)}). Resume '
+            'with what it was trained with, or start from its weights alone '
+            "(load_from without resume). train_cfg.type='UpdateTrainLoop' "
+            'goes on on any hardware.'
         )
