@@ -69,15 +69,9 @@ def generate_shapes(
     ``images/SPLIT/``, where SPLIT is 'train' or 'val'. The folder comes to
     its name last, so that it holds a complete data set or none.
 
-    Args:
-        out_dir (str | Path): Folder of the data set; made if need be.
-        train (int): Number of training images.
-        val (int): Number of validation images.
-        size (tuple[int, int]): Width and height in pixels.
-        seed (int): Of all random numbers.
-        vary_light (bool): Whether to vary gain (0.15 to 1.6), colour cast
-            (0.5 to 1.5), offset (-16 to 16) and noise (standard deviation 0
-            to 8) from image to image.
+    Width and height are in pixels. ``vary_light`` varies gain (0.15 to 1.6),
+    colour cast (0.5 to 1.5), offset (-16 to 16) and noise (standard deviation
+    0 to 8) from image to image.
 
     Raises:
         ConfigError: If an argument is out of range.

@@ -11,20 +11,8 @@ from mmengine.logging import print_log
 from mmengine.registry import HOOKS
 from mmengine.runner import Runner
 
+from .. import monitor
 from ..errors import ConfigError, MegDetError
-from ..monitor import (
-    Finding,
-    Probe,
-    Record,
-    aggregates,
-    decode,
-    encode,
-    gather,
-    judge,
-    look,
-    open_record,
-    summary,
-)
 from ..ranks import check_same
 from ..runtime import images_per_gpu
 
@@ -37,10 +25,12 @@ class BNStatsError(MegDetError, RuntimeError):
     """The error with which ``on_failure='raise'`` stops training.
 
     Attributes:
-        findings (list[Finding]): The errors found.
+        findings (list[monitor.Finding]): The errors found.
     """
 
-    def __init__(self, iteration: int, findings: list[Finding]) -> None:
+    def __init__(
+        self, iteration: int, findings: list[monitor.Finding]
+    ) -> None:
         lines = [f'{f.check}: {f.message}' for f in findings]
         super().__init__(
             f'BNStatsMonitorHook, iteration {iteration}: ' + '\n'.join(lines)
@@ -117,7 +107,7 @@ class BNStatsMonitorHook(Hook):
         self.on_failure = on_failure
         self.max_collective_share = max_collective_share
         self.max_running_var = max_running_var
-        self._probe: Probe | None = None  # None: nothing to watch
+        self._probe: monitor.Probe | None = None  # None: nothing to watch
         self._images: int | None = None
         self._first = True
         self._logged: set[tuple] = set()
@@ -130,7 +120,7 @@ class BNStatsMonitorHook(Hook):
                 'Several BNStatsMonitorHooks would listen to the same '
                 'layers: set default_hooks.bn_stats instead of adding one.'
             )
-        probe = Probe(runner.model)
+        probe = monitor.Probe(runner.model)
         # Vectors of different sizes cannot be gathered.
         layers = {
             f'layer {name}': f'{type(layer).__name__} of '
@@ -149,7 +139,7 @@ class BNStatsMonitorHook(Hook):
             self._images = images_per_gpu(runner.train_dataloader)
         except ValueError:
             self._images = None
-        self._record = open_record(runner.work_dir)
+        self._record = monitor.open_record(runner.work_dir)
         if runner.rank == 0:
             self._record.resume(runner.iter)
 
@@ -168,12 +158,15 @@ class BNStatsMonitorHook(Hook):
         if probe is None:
             return
         probe.detach()
-        numbers = decode(gather(encode(probe)), probe, self._images)
-        findings = judge(
+        numbers = monitor.decode(
+            monitor.gather(monitor.encode(probe)), probe, self._images
+        )
+        findings = monitor.judge(
             numbers, self.max_collective_share, self.max_running_var
         )
         self._tell(
-            runner, look(numbers, findings, runner.iter + 1, runner.epoch + 1)
+            runner,
+            monitor.look(numbers, findings, runner.iter + 1, runner.epoch + 1),
         )
         errors = [f for f in findings if f.level == 'error']
         if errors and self.on_failure == 'raise':
@@ -184,12 +177,12 @@ class BNStatsMonitorHook(Hook):
         if self._probe is not None:
             self._probe.detach()
 
-    def _due(self, runner: Runner) -> Probe | None:
+    def _due(self, runner: Runner) -> monitor.Probe | None:
         due = self._first or (runner.iter + 1) % self.interval == 0
         return self._probe if due else None
 
-    def _tell(self, runner: Runner, record: Record) -> None:
-        for name, value in aggregates(record).items():
+    def _tell(self, runner: Runner, record: monitor.Record) -> None:
+        for name, value in monitor.aggregates(record).items():
             runner.message_hub.update_scalar(
                 f'train/bn_{name}', value, resumed=False
             )
@@ -203,7 +196,7 @@ class BNStatsMonitorHook(Hook):
             }
             runner.visualizer.add_scalars(curves, step=record.iter)
             if self._first:
-                _log(summary(record))
+                _log(monitor.summary(record))
             for finding in record.findings:
                 if finding.key() not in self._logged:
                     text = f'{finding.check}: {finding.message}'

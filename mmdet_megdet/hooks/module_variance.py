@@ -79,10 +79,8 @@ class ModuleVarianceHook(Hook):
         max_factor: float = 10**0.5,
         anchor: str = 'backbone',
     ) -> None:
-        if begin is not None and (type(begin) is not int or begin < 0):
-            raise ConfigError(
-                f'begin={begin!r} must be an int from 0, or None.'
-            )
+        if begin is not None and begin < 0:
+            raise ConfigError(f'begin={begin!r} must be from 0, or None.')
         if not 0 <= momentum < 1:
             raise ConfigError(f'momentum={momentum!r} must be 0 to below 1.')
         if not max_factor >= 1:
@@ -104,8 +102,7 @@ class ModuleVarianceHook(Hook):
         noise = [h for h in runner.hooks if isinstance(h, GradientNoiseHook)]
         if not noise:
             raise ConfigError(
-                'ModuleVarianceHook needs GradientNoiseHook. Set '
-                'default_hooks.grad_noise='
+                'ModuleVarianceHook needs default_hooks.grad_noise='
                 "dict(type='GradientNoiseHook', interval=10)."
             )
         self._noise = noise[0]
@@ -159,13 +156,11 @@ class ModuleVarianceHook(Hook):
         """Save the factors, as plain numbers."""
         checkpoint[_KEY] = dict(factors=dict(self.factors))
 
-    def after_train(self, runner: Runner) -> None:
+    def after_train(self, runner: Runner, error: Any = None) -> None:
         """Restore the optimizer's own step."""
         self._attached.close()
 
-    def on_error(self, runner: Runner, error: Exception) -> None:
-        """Restore the optimizer's own step."""
-        self._attached.close()
+    on_error = after_train
 
     def _scaled(self, runner: Runner, step: Callable) -> Callable:
         """Return the optimizer's step, with groups by part while it runs."""
@@ -211,11 +206,7 @@ def _warms_up(scheduler: _ParamScheduler) -> bool:
 def _keep_changes(
     group: dict, pieces: list[dict], optimizer: Optimizer
 ) -> None:
-    """Take over what a step keeps in the groups, such as its count.
-
-    Raises:
-        ConfigError: If that depends on the learning rate.
-    """
+    """Take over what a step keeps in the groups, such as its count."""
     for name in pieces[0].keys() - {'params', 'lr'}:
         if any(piece[name] != pieces[0][name] for piece in pieces):
             raise ConfigError(

@@ -58,11 +58,7 @@ def check_together(
 ) -> None:
     """Refuse, ahead of training, a scheduler that conflicts with a warm-up.
 
-    Args:
-        schedulers (Sequence[_ParamScheduler]): Of one optimizer, in the
-            order in which they are stepped.
-        iterations_per_update (int): Iterations of the Runner.
-        iterations_per_epoch (int): Iterations of the Runner.
+    ``schedulers`` are of one optimizer, in the order in which they step.
     """
     units = dict(
         updates=iterations_per_update, iters=1, epochs=iterations_per_epoch
