@@ -69,13 +69,8 @@ def generate_shapes(
     ``images/SPLIT/``, where SPLIT is 'train' or 'val'. The folder comes to
     its name last, so that it holds a complete data set or none.
 
-    Width and height are in pixels. ``vary_light`` varies gain (0.15 to 1.6),
-    colour cast (0.5 to 1.5), offset (-16 to 16) and noise (standard deviation
-    0 to 8) from image to image.
-
-    Raises:
-        ConfigError: If an argument is out of range.
-        DataError: If ``out_dir`` holds anything else.
+    ``size`` is width and height in pixels; ``vary_light`` photographs each
+    image in a light of its own. A folder with anything else is a DataError.
     """
     if min(train, val) < 1 or seed < 0 or min(size) < 32:
         raise ConfigError(
@@ -301,7 +296,7 @@ class _Artist:
 
 
 def _relight(rng: np.random.Generator, image: np.ndarray) -> np.ndarray:
-    """Photograph the image under another light, drawn uniformly."""
+    """Vary gain, colour cast, offset and noise, drawn uniformly."""
     gain = rng.uniform(0.15, 1.6) * rng.uniform(0.5, 1.5, size=3)
     offset = rng.uniform(-16.0, 16.0)
     noise = rng.uniform(0.0, 8.0) * rng.standard_normal(image.shape)

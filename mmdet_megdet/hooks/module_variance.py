@@ -102,7 +102,7 @@ class ModuleVarianceHook(Hook):
         noise = [h for h in runner.hooks if isinstance(h, GradientNoiseHook)]
         if not noise:
             raise ConfigError(
-                'ModuleVarianceHook needs default_hooks.grad_noise='
+                'ModuleVarianceHook needs GradientNoiseHook: set grad_noise='
                 "dict(type='GradientNoiseHook', interval=10)."
             )
         self._noise = noise[0]

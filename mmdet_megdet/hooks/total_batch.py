@@ -4,21 +4,30 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Sequence
+from typing import Any, Literal
 
 from mmengine.hooks import Hook
 from mmengine.logging import print_log
 from mmengine.optim import OptimWrapper, OptimWrapperDict
 from mmengine.registry import HOOKS
-from mmengine.runner import IterBasedTrainLoop, Runner
+from mmengine.runner import EpochBasedTrainLoop, IterBasedTrainLoop, Runner
 from torch.utils.data import DataLoader
 
 from ..errors import ConfigError
 from ..faults import check_setup
-from ..recipe import BatchPlan, format_table
-from ..runtime import check_lr_scaling
+from ..ranks import all_raise, check_same
+from ..recipe import BatchPlan, format_table, plan_rows
+from ..runtime import check_lr_scaling, images_per_gpu
+from ..schedulers import WarmupParamScheduler
+from ..sync_bn import bn_sizes
 from ..updates import UpdateNote, UpdateTrainLoop, resumed_epoch, unit_of
-from ..upstream.mmengine_names import built_loop, set_accumulation
-from .batch_facts import agreed_facts, batch_rows
+from ..upstream.mmengine_names import (
+    accumulation_of,
+    built_loop,
+    set_accumulation,
+)
+from .sync_bn_group import SyncBNGroupHook
 
 _NO_UNITS = (
     '\nAn update has these images on any hardware. BatchNorm, without a '
@@ -67,7 +76,7 @@ class TotalBatchHook(Hook):
 
     def plan_for(self, runner: Runner, loader: DataLoader) -> BatchPlan:
         """Split the batch on this hardware, or refuse; a collective."""
-        facts = agreed_facts(runner, loader, self.total_batch_size)
+        facts = _agreed_facts(runner, loader, self.total_batch_size)
         self._bn_sizes = facts['BN sizes']
         self._images = facts['images of the data set']
         try:
@@ -132,7 +141,7 @@ class TotalBatchHook(Hook):
         """Continue what was resumed, and show the plan."""
         loop, plan = runner.train_loop, self._plans[0]
         by_update = isinstance(loop, UpdateTrainLoop)
-        table = format_table([batch_rows(runner, self._plans, self._bn_sizes)])
+        table = format_table([_rows(runner, self._plans, self._bn_sizes)])
         if by_update and (not self._bn_sizes or None in self._bn_sizes):
             table += _NO_UNITS
         print_log(f'TotalBatchHook:\n{table}', logger='current')
@@ -207,3 +216,74 @@ def _check_same_split(saved: dict, now: dict) -> None:
             "(load_from without resume). train_cfg.type='UpdateTrainLoop' "
             'goes on on any hardware.'
         )
+
+
+def _agreed_facts(
+    runner: Runner, loader: DataLoader, total_batch_size: int
+) -> dict[str, Any]:
+    """Return the numbers for a plan, the same on every rank; a collective.
+
+    'BN sizes' are the different ones of the layers, empty where no layer
+    synchronises; 'accumulative_counts' is the config's own, None without.
+    """
+    dataset: Any = loader.dataset
+    with all_raise():
+        facts = {
+            'images per GPU': images_per_gpu(loader),
+            'images of the data set': len(dataset),
+            'total batch': total_batch_size,
+            'BN sizes': _bn_sizes(runner),
+            'accumulative_counts': _configured_counts(runner),
+        }
+    check_same(facts, 'TotalBatchHook')
+    return facts
+
+
+def _bn_sizes(runner: Runner) -> list[int | None]:
+    """Return the layers' different BN sizes, as SyncBNGroupHook has them."""
+    override: int | Literal['layers'] | None = 'layers'
+    for hook in runner.hooks:
+        if isinstance(hook, SyncBNGroupHook) and hook.bn_size != 'layers':
+            override = hook.bn_size
+    return list(dict.fromkeys(bn_sizes(runner.model, override)))
+
+
+def _configured_counts(runner: Runner) -> int | None:
+    config = runner.cfg.get('optim_wrapper')
+    if not isinstance(config, dict):
+        config = runner.optim_wrapper
+    if isinstance(config, dict):
+        return config.get('accumulative_counts')
+    counts = accumulation_of(config)
+    return None if counts == 1 else counts
+
+
+def _rows(
+    runner: Runner,
+    plans: Sequence[BatchPlan],
+    bn_sizes: Sequence[int | None],
+) -> dict[str, str]:
+    """Return the table's texts by row, of a plan for each BN size.
+
+    There is one plan where no layer has a BN size.
+    """
+    every = [plan_rows(plan) for plan in plans]
+    rows = every[0]
+    for name in ('BN statistics', 'BN groups'):
+        rows[name] = (
+            ' and '.join(row[name] for row in every)
+            if bn_sizes
+            else 'no MegDetSyncBN layer'
+        )
+    if not isinstance(runner.train_loop, IterBasedTrainLoop):
+        stock = isinstance(runner.train_loop, EpochBasedTrainLoop)
+        unit = 'micro-batches' if stock else 'updates'
+        rows['epoch'] = f'{len(runner.train_dataloader)} {unit}'
+    for scheduler in runner.param_schedulers or []:
+        if (
+            isinstance(scheduler, WarmupParamScheduler)
+            and scheduler.param_name == 'lr'
+        ):
+            length = scheduler.end - scheduler.begin
+            rows['warm-up'] = f'{length} {scheduler.count}'
+    return rows

@@ -42,9 +42,8 @@ class JsonLines(Generic[_Line]):
     def resume(self, iteration: int) -> None:
         """Keep the lines up to an iteration, from which the run goes on.
 
-        What came after it is done again, and a line that was cut off never
-        was; iteration 0 begins the file anew. The file is replaced as a whole
-        or not at all.
+        A line that was cut off goes too; iteration 0 begins the file anew.
+        The file is replaced as a whole or not at all.
         """
         if not self.path.is_file():
             return
@@ -62,10 +61,7 @@ class JsonLines(Generic[_Line]):
 
         A last line that is not complete yet is left out. Where the counter
         goes back, a training was repeated from there on: the later lines
-        replace the earlier ones.
-
-        Raises:
-            ConfigError: If there is no file or no line, or one is broken.
+        replace the earlier ones. No line, or a broken one, is a ConfigError.
         """
         found: list[_Line] = []
         for number, line in enumerate(self._complete_lines(), 1):

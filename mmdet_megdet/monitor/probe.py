@@ -41,10 +41,6 @@ class Probe:
     is told, of any other the moments of its input. Nothing waits for the
     device before :meth:`detach`. Outside of the two nothing is attached.
 
-    Args:
-        model (nn.Module): The model, wrapped or not. Wrappers do not show in
-            the layers' names.
-
     Attributes:
         names (list[str]): The layers' names, in the model's order.
         layers (list[nn.Module]): The layers.
