@@ -78,8 +78,8 @@ def generate_shapes(
             'be an image of each, a seed from 0, and sides from 32 pixels.'
         )
     counts = dict(train=train, val=val)
-    made = dict(version=GENERATOR_VERSION, vary_light=vary_light, **counts)
-    text = json.dumps(made | dict(size=size, seed=seed))
+    drawn: dict[str, Any] = dict(size=size, seed=seed, vary_light=vary_light)
+    text = json.dumps(dict(version=GENERATOR_VERSION, **counts, **drawn))
     root = Path(out_dir).resolve()
     mark = root / 'shapes.json'
     if mark.exists() and mark.read_text() == text:
@@ -93,9 +93,7 @@ def generate_shapes(
     shutil.rmtree(unfinished, ignore_errors=True)
     (unfinished / 'annotations').mkdir(parents=True)
     for split, count in counts.items():
-        content = _write_images(
-            unfinished / 'images' / split, count, size, seed, vary_light
-        )
+        content = _write_images(unfinished / 'images' / split, count, **drawn)
         path = unfinished / 'annotations' / f'instances_{split}.json'
         path.write_text(json.dumps(content, separators=(',', ':')))
     (unfinished / mark.name).write_text(text)
@@ -103,7 +101,7 @@ def generate_shapes(
 
 
 def _write_images(
-    folder: Path, count: int, size: tuple[int, int], *options: Any
+    folder: Path, count: int, size: tuple[int, int], **options: Any
 ) -> dict[str, list[dict]]:
     """Write a split's images; return what its annotation file is to hold."""
     folder.mkdir(parents=True)
@@ -112,7 +110,7 @@ def _write_images(
         dict(id=number, name=name) for number, name in enumerate(CLASSES, 1)
     ]
     for index in range(count):
-        image, found = make_image(folder.name, index, size, *options)
+        image, found = make_image(folder.name, index, size, **options)
         info: dict[str, Any] = dict(id=index, file_name=f'{index:06d}.png')
         content['images'].append(info | dict(width=size[0], height=size[1]))
         # Not imwrite, which says nothing of a full disk.
@@ -136,8 +134,7 @@ def make_image(
 ) -> tuple[np.ndarray, list[dict]]:
     """Make image number ``index`` of a split, and its annotations.
 
-    Returns:
-        tuple: RGB image, (H, W, 3), uint8; COCO annotations, without ids.
+    RGB, (H, W, 3), uint8; and as COCO has them, but for their ids.
     """
     key = [seed, ('train', 'val').index(split), index]
     artist = _Artist(np.random.default_rng([*key, 0]), size)

@@ -219,6 +219,7 @@ def _split(runner: Runner) -> noise.Split:
     raise ConfigError(
         'GradientNoiseHook has nothing to compare: an update of '
         f'{split.images} images is one BN group in one micro-step '
-        f'({world_size()} ranks x {plan.images_per_gpu} images). Use '
-        '--images-per-gpu or --bn-size with less, or a larger total batch.'
+        f'({world_size()} ranks x {plan.images_per_gpu} images), and ranks '
+        'within a BN group are not independent. Use --images-per-gpu or '
+        '--bn-size with less, or a larger total batch.'
     )
