@@ -3,10 +3,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
-from itertools import groupby
+from collections.abc import Sequence
 
 from ..errors import ConfigError
+from ..text import runs
 from .plan import BatchPlan, PlanError, divisors, group_ranks
 
 
@@ -87,7 +87,8 @@ def images_by_machines(
             found[number] = chosen
     if not problems:
         return found
-    ways = [*_ranges(found), 'see tools/plan.py']
+    ways = [f'NNODES={run[0]}:{run[-1]}' for run in runs(found)]
+    ways.append('see tools/plan.py')
     if not fewer and all(most.values()):
         ways.insert(
             0,
@@ -99,13 +100,6 @@ def images_by_machines(
         f'have numbers of machines that cannot run: {"; ".join(problems)}. '
         f'Nothing is rounded. What would run: {"; or ".join(ways)}.'
     )
-
-
-def _ranges(numbers: Iterable[int]) -> Iterator[str]:
-    """Yield an ``NNODES`` for each run of consecutive numbers."""
-    for _, run in groupby(enumerate(numbers), lambda pair: pair[1] - pair[0]):
-        these = [number for _, number in run]
-        yield f'NNODES={these[0]}:{these[-1]}'
 
 
 def aspect_ratio_note(images_on_rank: int, images_per_gpu: int) -> str | None:
