@@ -166,7 +166,9 @@ class BNStatsMonitorHook(Hook):
         )
         self._tell(
             runner,
-            monitor.look(numbers, findings, runner.iter + 1, runner.epoch + 1),
+            monitor.make_record(
+                numbers, findings, runner.iter + 1, runner.epoch + 1
+            ),
         )
         errors = [f for f in findings if f.level == 'error']
         if errors and self.on_failure == 'raise':

@@ -92,7 +92,7 @@ def _largest(values: list[float] | np.ndarray) -> float | None:
     return max(values) if values else None
 
 
-def look(
+def make_record(
     numbers: Numbers, findings: list[Finding], iteration: int, epoch: int
 ) -> Record:
     """Return the record of a look; iteration and epoch are from 1."""
