@@ -164,12 +164,10 @@ class BNStatsMonitorHook(Hook):
         findings = monitor.judge(
             numbers, self.max_collective_share, self.max_running_var
         )
-        self._tell(
-            runner,
-            monitor.make_record(
-                numbers, findings, runner.iter + 1, runner.epoch + 1
-            ),
+        record = monitor.make_record(
+            numbers, findings, runner.iter + 1, runner.epoch + 1
         )
+        self._tell(runner, record)
         errors = [f for f in findings if f.level == 'error']
         if errors and self.on_failure == 'raise':
             raise BNStatsError(runner.iter + 1, errors)
