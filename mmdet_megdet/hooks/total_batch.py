@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
 from typing import Any, Literal
 
 from mmengine.hooks import Hook
@@ -141,7 +140,7 @@ class TotalBatchHook(Hook):
         """Continue what was resumed, and show the plan."""
         loop, plan = runner.train_loop, self._plans[0]
         by_update = isinstance(loop, UpdateTrainLoop)
-        table = format_table([_rows(runner, self._plans, self._bn_sizes)])
+        table = format_table([self._rows(runner)])
         if by_update and (not self._bn_sizes or None in self._bn_sizes):
             table += _NO_UNITS
         print_log(f'TotalBatchHook:\n{table}', logger='current')
@@ -179,6 +178,25 @@ class TotalBatchHook(Hook):
             meta['batch_plan'] = dict(self._update_note(*at))
         else:
             meta['batch_plan'] = self._split_note(runner)
+
+    def _rows(self, runner: Runner) -> dict[str, str]:
+        """Return the plan as a table's texts by row."""
+        rows, *others = map(plan_rows, self._plans)
+        for name in ('BN statistics', 'BN groups'):
+            texts = [row[name] for row in (rows, *others)]
+            rows[name] = ' and '.join(texts)
+            if not self._bn_sizes:
+                rows[name] = 'no MegDetSyncBN layer'
+        if not isinstance(runner.train_loop, IterBasedTrainLoop):
+            stock = isinstance(runner.train_loop, EpochBasedTrainLoop)
+            unit = 'micro-batches' if stock else 'updates'
+            rows['epoch'] = f'{len(runner.train_dataloader)} {unit}'
+        for scheduler in runner.param_schedulers or []:
+            warms_up = isinstance(scheduler, WarmupParamScheduler)
+            if warms_up and scheduler.param_name == 'lr':
+                length = scheduler.end - scheduler.begin
+                rows['warm-up'] = f'{length} {scheduler.count}'
+        return rows
 
     def _update_note(self, epoch: int, began: int) -> UpdateNote:
         return UpdateNote(
@@ -256,34 +274,3 @@ def _configured_counts(runner: Runner) -> int | None:
         return config.get('accumulative_counts')
     counts = accumulation_of(config)
     return None if counts == 1 else counts
-
-
-def _rows(
-    runner: Runner,
-    plans: Sequence[BatchPlan],
-    bn_sizes: Sequence[int | None],
-) -> dict[str, str]:
-    """Return the table's texts by row, of a plan for each BN size.
-
-    There is one plan where no layer has a BN size.
-    """
-    every = [plan_rows(plan) for plan in plans]
-    rows = every[0]
-    for name in ('BN statistics', 'BN groups'):
-        rows[name] = (
-            ' and '.join(row[name] for row in every)
-            if bn_sizes
-            else 'no MegDetSyncBN layer'
-        )
-    if not isinstance(runner.train_loop, IterBasedTrainLoop):
-        stock = isinstance(runner.train_loop, EpochBasedTrainLoop)
-        unit = 'micro-batches' if stock else 'updates'
-        rows['epoch'] = f'{len(runner.train_dataloader)} {unit}'
-    for scheduler in runner.param_schedulers or []:
-        if (
-            isinstance(scheduler, WarmupParamScheduler)
-            and scheduler.param_name == 'lr'
-        ):
-            length = scheduler.end - scheduler.begin
-            rows['warm-up'] = f'{length} {scheduler.count}'
-    return rows
