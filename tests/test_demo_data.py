@@ -117,10 +117,10 @@ def test_interrupted_run_never_looks_complete(tmp_path, monkeypatch):
     out = tmp_path / 'out'
     out.mkdir()
 
-    def interrupted(split, index, *args):
+    def interrupted(split, *args, **options):
         if split == 'val':
             raise KeyboardInterrupt
-        return make_image(split, index, *args)
+        return make_image(split, *args, **options)
 
     with monkeypatch.context() as patch:
         patch.setattr(demo_data, 'make_image', interrupted)
