@@ -9,6 +9,7 @@ from contextlib import contextmanager, suppress
 
 from mmengine.dist import all_gather_object
 
+from .errors import ConfigError
 from .text import some, these_ranks
 
 
@@ -57,6 +58,16 @@ def differences(
             found = (f'{v} on {these_ranks(ranks[v])}' for v in values)
             texts.append(f'{name} is {" and ".join(found)}')
     return some(texts, most, '; ') or None
+
+
+def check_same(facts: Mapping[str, object], who: str) -> None:
+    """Refuse facts by name that differ between ranks; a collective."""
+    found = differences(all_gather_object(facts))
+    if found is not None:
+        raise ConfigError(
+            f'{who}: ranks differ: {found}. Start all of them with the same '
+            'config, options and code.'
+        )
 
 
 def _type_and_text(error: Exception) -> tuple[type[Exception], str]:

@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from itertools import groupby
 
 
@@ -18,11 +18,17 @@ def these_ranks(ranks: Iterable[int]) -> str:
     """Return, for instance, 'rank 3' or 'ranks 0, 2, 4-63'."""
     ranks = sorted(ranks)
     parts: list[str] = []
-    # Consecutive ranks are as far from their place in the list.
-    for _, run in groupby(enumerate(ranks), lambda pair: pair[1] - pair[0]):
-        these = [str(rank) for _, rank in run]
-        parts += [f'{these[0]}-{these[-1]}'] if len(these) > 2 else these
+    for run in runs(ranks):
+        long = len(run) > 2
+        parts += [f'{run[0]}-{run[-1]}'] if long else map(str, run)
     return ('rank ' if len(ranks) == 1 else 'ranks ') + some(parts, 8)
+
+
+def runs(numbers: Iterable[int]) -> Iterator[list[int]]:
+    """Yield each run of consecutive numbers, of some that ascend."""
+    # They are as far from their place in the list.
+    for _, run in groupby(enumerate(numbers), lambda pair: pair[1] - pair[0]):
+        yield [number for _, number in run]
 
 
 def count(number: int, noun: str) -> str:

@@ -5,18 +5,15 @@ Each stands in ``default_hooks`` under a key of its own. In the order in which
 the Runner calls them (a number is earlier the smaller it is), beside
 MMEngine's:
 
-- 10, :class:`TotalBatchHook`: splits the total batch before training and notes
-  in checkpoints what their ``iter`` counts, ahead of whatever looks at either.
-- 30, :class:`BNStatsMonitorHook`: judges what ranks hold ahead of pooling,
-  after which all hold the same.
+- 10, :class:`TotalBatchHook`: notes in checkpoints what ``iter`` counts, ahead
+  of whatever looks at it.
+- 30, :class:`BNStatsMonitorHook`: judges what ranks hold ahead of pooling.
 - 40, :class:`SyncBNGroupHook`: makes the BN groups, which the hooks below ask
-  for; pools running statistics ahead of SyncBuffersHook and EMAHook (50), of
-  validation and of a checkpoint.
+  for; pools ahead of SyncBuffersHook and EMAHook (50).
 - 50, :class:`GradientNoiseHook`: measures an update once it is done.
-- 60, :class:`ModuleVarianceHook`: turns that measurement into factors of the
-  learning rates, ahead of ParamSchedulerHook (70).
-- 70, :class:`UnitLossHook`: reads the BN size before training, when
-  SyncBNGroupHook has overridden it.
+- 60, :class:`ModuleVarianceHook`: makes factors of that, ahead of
+  ParamSchedulerHook (70).
+- 70, :class:`UnitLossHook`: reads the BN size that SyncBNGroupHook has set.
 - 90, CheckpointHook: MMEngine's: saves what all of these have left.
 
 Two methods are not MMEngine's: ``on_error(runner, error)``, called on the rank

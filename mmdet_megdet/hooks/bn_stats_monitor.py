@@ -6,29 +6,14 @@ from __future__ import annotations
 import logging
 from typing import Any, Literal
 
-from mmengine.dist import all_gather_object
 from mmengine.hooks import Hook
 from mmengine.logging import print_log
 from mmengine.registry import HOOKS
 from mmengine.runner import Runner
 
+from .. import monitor
 from ..errors import ConfigError, MegDetError
-from ..monitor import (
-    Finding,
-    Numbers,
-    Probe,
-    Record,
-    Seconds,
-    aggregates,
-    decode,
-    encode,
-    gather,
-    judge,
-    layer_rows,
-    open_record,
-    summary,
-)
-from ..ranks import differences
+from ..ranks import check_same
 from ..runtime import images_per_gpu
 
 _LEVELS = dict(error=logging.ERROR, warning=logging.WARNING)
@@ -40,10 +25,12 @@ class BNStatsError(MegDetError, RuntimeError):
     """The error with which ``on_failure='raise'`` stops training.
 
     Attributes:
-        findings (list[Finding]): The errors found.
+        findings (list[monitor.Finding]): The errors found.
     """
 
-    def __init__(self, iteration: int, findings: list[Finding]) -> None:
+    def __init__(
+        self, iteration: int, findings: list[monitor.Finding]
+    ) -> None:
         lines = [f'{f.check}: {f.message}' for f in findings]
         super().__init__(
             f'BNStatsMonitorHook, iteration {iteration}: ' + '\n'.join(lines)
@@ -60,22 +47,16 @@ class BNStatsMonitorHook(Hook):
     - It looks at the first iteration of a run, resumed or not, and at every
       ``interval``-th after; at the others it does nothing. It changes
       nothing that training computes.
-    - All ranks exchange one vector at a look, by a single all-gather; its
-      size depends on the model alone. From it all ranks come to the same
+    - At a look all ranks exchange one vector, whose size depends on the
+      model alone, by a single all-gather. From it all come to the same
       findings, and with ``on_failure='raise'`` all raise in the same
       iteration (only errors do).
-    - It watches any model, in any wrapper. Of a ``MegDetSyncBN`` it knows
-      what the layer used; of other BatchNorms the moments of their input and
-      the running statistics, at the price of one more pass over the input.
-    - Findings that stay are logged once, and again when they change; the
-      file has them all.
+    - It watches any model, in any wrapper: ``MegDetSyncBN`` by what the layer
+      used, other BatchNorms by their input and running statistics.
 
     docs/monitor.md has the findings with their remedies, and the numbers:
     ``train/bn_*`` in the message hub, curves of each layer in the vis
     backends, everything in ``bn_stats.jsonl``.
-
-    A rank that leaves a layer out for good usually ends in a collective that
-    nobody joins: ``SyncBNGroupHook(strict=True)`` finds that.
 
     Args:
         interval (int): Iterations from one look to the next. Defaults to
@@ -107,8 +88,8 @@ class BNStatsMonitorHook(Hook):
         max_collective_share: float = 0.3,
         max_running_var: float = 1e6,
     ) -> None:
-        if type(interval) is not int or interval < 1:
-            raise ConfigError(f'interval={interval!r} must be an int from 1.')
+        if interval < 1:
+            raise ConfigError(f'interval={interval!r} must be from 1.')
         if on_failure not in ('warn', 'raise'):
             raise ConfigError(
                 f"on_failure={on_failure!r} must be 'warn' or 'raise'."
@@ -126,9 +107,7 @@ class BNStatsMonitorHook(Hook):
         self.on_failure = on_failure
         self.max_collective_share = max_collective_share
         self.max_running_var = max_running_var
-        # None where there is nothing to watch, and when it does not listen.
-        self._probe: Probe | None = None
-        self._listening: Probe | None = None
+        self._probe: monitor.Probe | None = None  # None: nothing to watch
         self._images: int | None = None
         self._first = True
         self._logged: set[tuple] = set()
@@ -141,8 +120,16 @@ class BNStatsMonitorHook(Hook):
                 'Several BNStatsMonitorHooks would listen to the same '
                 'layers: set default_hooks.bn_stats instead of adding one.'
             )
-        probe = Probe(runner.model)
-        _check_ranks_agree(probe)
+        probe = monitor.Probe(runner.model)
+        # Vectors of different sizes cannot be gathered.
+        layers = {
+            f'layer {name}': f'{type(layer).__name__} of '
+            f'{layer.num_features} channels, number {place}'
+            for place, (name, layer) in enumerate(
+                zip(probe.names, probe.layers, strict=True), 1
+            )
+        }
+        check_same(layers, 'BNStatsMonitorHook')
         self._first, self._logged = True, set()
         self._probe = probe if probe.layers else None
         if self._probe is None:
@@ -152,7 +139,7 @@ class BNStatsMonitorHook(Hook):
             self._images = images_per_gpu(runner.train_dataloader)
         except ValueError:
             self._images = None
-        self._record = open_record(runner.work_dir)
+        self._record = monitor.open_record(runner.work_dir)
         if runner.rank == 0:
             self._record.resume(runner.iter)
 
@@ -160,88 +147,62 @@ class BNStatsMonitorHook(Hook):
         self, runner: Runner, *args: Any, **kwargs: Any
     ) -> None:
         """Attach the probe, if this iteration is to be measured."""
-        due = self._first or (runner.iter + 1) % self.interval == 0
-        if self._probe is not None and due:
-            self._listening = self._probe
-            self._probe.attach()
+        if probe := self._due(runner):
+            probe.attach()
 
     def after_train_iter(
         self, runner: Runner, *args: Any, **kwargs: Any
     ) -> None:
         """Detach the probe, exchange the numbers, and check them."""
-        probe, self._listening = self._listening, None
+        probe = self._due(runner)
         if probe is None:
             return
         probe.detach()
-        numbers = decode(gather(encode(probe)), probe, self._images)
-        findings = judge(
+        numbers = monitor.decode(
+            monitor.gather(monitor.encode(probe)), probe, self._images
+        )
+        findings = monitor.judge(
             numbers, self.max_collective_share, self.max_running_var
         )
-        self._tell(runner, numbers, findings)
+        record = monitor.make_record(
+            numbers, findings, runner.iter + 1, runner.epoch + 1
+        )
+        self._tell(runner, record)
         errors = [f for f in findings if f.level == 'error']
         if errors and self.on_failure == 'raise':
             raise BNStatsError(runner.iter + 1, errors)
 
     def on_error(self, runner: Runner, error: Exception) -> None:
         """Stop listening."""
-        probe, self._listening = self._listening, None
-        if probe is not None:
-            probe.detach()
+        if self._probe is not None:
+            self._probe.detach()
 
-    def _tell(
-        self, runner: Runner, numbers: Numbers, findings: list[Finding]
-    ) -> None:
-        rows = layer_rows(numbers)
-        for name, value in aggregates(numbers, rows, findings).items():
+    def _due(self, runner: Runner) -> monitor.Probe | None:
+        due = self._first or (runner.iter + 1) % self.interval == 0
+        return self._probe if due else None
+
+    def _tell(self, runner: Runner, record: monitor.Record) -> None:
+        for name, value in monitor.aggregates(record).items():
             runner.message_hub.update_scalar(
                 f'train/bn_{name}', value, resumed=False
             )
         if runner.rank == 0:
-            seconds = Seconds(
-                numbers.ranks['seconds'].tolist(),
-                numbers.ranks['collectives'].tolist(),
-            )
-            record = Record(
-                runner.iter + 1,
-                runner.epoch + 1,
-                numbers.world_size,
-                numbers.images_per_gpu,
-                seconds,
-                rows,
-                findings,
-            )
             self._record.append(record)
             curves = {
                 f'bn/{row.name}/{name}': getattr(row, name)
-                for row in rows
+                for row in record.layers
                 for name in _CURVES
                 if getattr(row, name) is not None
             }
-            runner.visualizer.add_scalars(curves, step=runner.iter + 1)
+            runner.visualizer.add_scalars(curves, step=record.iter)
             if self._first:
-                _log(summary(runner.iter + 1, rows, findings))
-            for finding in findings:
+                _log(monitor.summary(record))
+            for finding in record.findings:
                 if finding.key() not in self._logged:
                     text = f'{finding.check}: {finding.message}'
                     _log(text, _LEVELS[finding.level])
         self._first = False
-        self._logged = {finding.key() for finding in findings}
-
-
-def _check_ranks_agree(probe: Probe) -> None:
-    # Vectors of different sizes cannot be gathered.
-    layers = zip(probe.names, probe.layers, strict=True)
-    own = {
-        name: f'{type(layer).__name__} of {layer.num_features} channels, '
-        f'number {place}'
-        for place, (name, layer) in enumerate(layers, 1)
-    }
-    different = differences(all_gather_object(own))
-    if different:
-        raise ConfigError(
-            'BNStatsMonitorHook: ranks have different BatchNorm layers: '
-            f'{different}. Build and convert the model alike on all ranks.'
-        )
+        self._logged = {finding.key() for finding in record.findings}
 
 
 def _log(text: str, level: int = logging.INFO) -> None:

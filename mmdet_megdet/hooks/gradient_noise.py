@@ -15,18 +15,8 @@ from mmengine.runner import Runner
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
+from .. import noise
 from ..errors import ConfigError
-from ..noise import (
-    TOTAL,
-    GradientMeter,
-    Measurement,
-    NoiseScale,
-    RunningNoise,
-    Split,
-    coupled_ranks,
-    open_record,
-    parts_of,
-)
 from ..sync_bn import bn_group, world_size
 from ..updates import UpdateTrainLoop
 from ..upstream.torch_names import is_low_rank
@@ -48,25 +38,19 @@ class GradientNoiseHook(Hook):
     Contract:
 
     - It looks at every ``interval``-th update, at gradients that training
-      computes anyway: no second backward, no change of what is trained, and
-      nothing attached to the model between looks.
+      computes anyway, ahead of clipping and without the loss scale. Nothing
+      is attached between looks, and what is trained does not change.
     - What it compares are BN groups in micro-steps, which are independent
       under any BatchNorm; ranks of a BN group are not. An update that is one
-      BN group in one micro-step tells nothing, and is refused. (Losses that
-      all ranks normalise together, as FCOS's, couple ranks too, by little;
-      that is not seen.)
+      of them tells nothing, and is refused.
     - A measured update costs one all-reduce of a few numbers, or, where a BN
-      group is several ranks, of sketches.
-    - Gradients are those that the optimizer is to get, ahead of clipping,
-      without the loss scale of mixed precision. An update that is skipped
-      gives no measurement.
+      group is several ranks, of sketches. A skipped one gives no measurement.
     - Measurements are the same on all ranks. They are in the checkpoint, and
       a resumed run goes on with them, on other hardware too.
 
-    Each measurement is a line of ``grad_noise.jsonl`` in the work dir, by
-    part of the model (``backbone``, ``roi_head.bbox_head``, ...); the total's
-    noise scale with its interval goes into the vis backends, and at the end
-    of each epoch that of each part into the log.
+    Each measurement is a line of ``grad_noise.jsonl``, by part of the model
+    (``backbone``, ``roi_head.bbox_head``, ...); the total's noise scale goes
+    into the vis backends, that of each part into the log of each epoch.
 
     Args:
         interval (int): Updates from one look to the next. Defaults to 20.
@@ -85,18 +69,16 @@ class GradientNoiseHook(Hook):
     """
 
     def __init__(self, interval: int = 20, decay: float = 0.97) -> None:
-        if type(interval) is not int or interval < 1:
-            raise ConfigError(f'interval={interval!r} must be an int from 1.')
-        if not isinstance(decay, float) or not 0 < decay < 1:
+        if interval < 1:
+            raise ConfigError(f'interval={interval!r} must be from 1.')
+        if not 0 < decay < 1:
             raise ConfigError(f'decay={decay!r} must be between 0 and 1.')
         self.interval = interval
         self.parts: dict[str, list[nn.Parameter]] = {}
-        self.latest: dict[str, NoiseScale] | None = None
-        self._running = RunningNoise(decay)
+        self.latest: dict[str, noise.NoiseScale] | None = None
+        self._running = noise.RunningNoise(decay)
         self._saved: dict | None = None
-        self._meter: GradientMeter | None = None
-        # The same in a measured update.
-        self._listening: GradientMeter | None = None
+        self._meter: noise.GradientMeter | None = None
 
     def after_load_checkpoint(self, runner: Runner, checkpoint: dict) -> None:
         """Keep the checkpoint's measurements."""
@@ -105,12 +87,12 @@ class GradientNoiseHook(Hook):
     def before_train(self, runner: Runner) -> None:
         """Check that there will be something to measure; a collective."""
         _check(runner)
-        self.parts = parts_of(runner.model)
+        self.parts = noise.parts_of(runner.model)
         bn_group(None, next(iter(self.parts.values()))[0].device)
         # Weights alone, loaded without resuming, begin a training.
         if runner.iter and self._saved is not None:
             self._running.load_state_dict(self._saved['measurements'])
-        self._record = open_record(runner.work_dir)
+        self._record = noise.open_record(runner.work_dir)
         self._meter = None
         if runner.rank == 0:
             self._record.resume(runner.iter)
@@ -122,26 +104,25 @@ class GradientNoiseHook(Hook):
         self.latest = None
         if self._meter is None:
             # Not earlier: only now the layers are in the mode they train in.
-            self._meter = GradientMeter(self.parts, _split(runner))
-        if (runner.iter + 1) % self.interval == 0:
-            self._listening = self._meter
-            self._listening.attach(runner.optim_wrapper, runner.iter)
+            self._meter = noise.GradientMeter(self.parts, _split(runner))
+        if meter := self._due(runner):
+            meter.attach(runner.optim_wrapper, runner.iter)
 
     def before_micro_step(
         self, runner: Runner, *args: Any, **kwargs: Any
     ) -> None:
         """Tell the meter that a micro-step begins."""
-        if self._listening is not None:
-            self._listening.begin_micro_step()
+        if meter := self._due(runner):
+            meter.begin_micro_step()
 
     def after_train_iter(
         self, runner: Runner, *args: Any, **kwargs: Any
     ) -> None:
         """Detach the meter, and take the measurement; a collective."""
-        meter = self._listening
+        meter = self._due(runner)
         if meter is None:
             return
-        self._stop()
+        meter.detach()
         parts = meter.measure()
         if parts is None:
             return
@@ -149,7 +130,7 @@ class GradientNoiseHook(Hook):
         self.latest = self._running.scales()
         if runner.rank == 0:
             self._record.append(
-                Measurement(
+                noise.Measurement(
                     update=runner.iter + 1,
                     epoch=runner.epoch + 1,
                     total_batch_size=meter.split.images,
@@ -160,11 +141,13 @@ class GradientNoiseHook(Hook):
                     part_images=meter.split.part_images,
                 )
             )
-            value, low, high, _ = self.latest[TOTAL]
-            ends = {'': value, '_low': low, '_high': high}
             curves = {
                 f'gradient_noise/noise_scale{end}': number
-                for end, number in ends.items()
+                for end, number in zip(
+                    ('', '_low', '_high'),
+                    self.latest[noise.TOTAL],
+                    strict=False,
+                )
                 if math.isfinite(number)
             }
             if curves:
@@ -175,14 +158,13 @@ class GradientNoiseHook(Hook):
         scales = self._running.scales()
         if not scales:
             return
-        total = scales.pop(TOTAL)
+        total = scales.pop(noise.TOTAL)
         lr = runner.optim_wrapper.param_groups[0]['lr']
+        parts = ', '.join(f'{name} {scale}' for name, scale in scales.items())
         print_log(
             f'GradientNoiseHook: noise scale around update {runner.iter}, lr '
             f'{lr:.3g}, in images (95 % interval; {total.measurements} '
-            'measurements): total '
-            f'{total}; '
-            + ', '.join(f'{name} {scale}' for name, scale in scales.items()),
+            f'measurements): total {total}; {parts}',
             logger='current',
         )
 
@@ -192,12 +174,12 @@ class GradientNoiseHook(Hook):
 
     def on_error(self, runner: Runner, error: Exception) -> None:
         """Detach the meter from the model."""
-        self._stop()
+        if self._meter is not None:
+            self._meter.detach()
 
-    def _stop(self) -> None:
-        if self._listening is not None:
-            self._listening.detach()
-            self._listening = None
+    def _due(self, runner: Runner) -> noise.GradientMeter | None:
+        due = (runner.iter + 1) % self.interval == 0
+        return self._meter if due else None
 
 
 def _check(runner: Runner) -> None:
@@ -211,11 +193,7 @@ def _check(runner: Runner) -> None:
     unknown = isinstance(wrapper, OptimWrapperDict | ApexOptimWrapper)
     reason = None
     if not isinstance(runner.train_loop, UpdateTrainLoop):
-        reason = (
-            'an iteration need not be an update. '
-            "Set train_cfg.type='UpdateTrainLoop' and "
-            "train_dataloader.batch_sampler.type='UpdateBatchSampler'"
-        )
+        reason = "Set train_cfg.type='UpdateTrainLoop', which counts updates"
     elif len(hooks) > 1:
         reason = 'several in one run. Set default_hooks.grad_noise alone'
     elif sharded or unknown or is_low_rank(model):
@@ -224,22 +202,18 @@ def _check(runner: Runner) -> None:
             'have whole gradients on every rank. Use OptimWrapper or '
             'AmpOptimWrapper, MegDetDistributedDataParallel, and no powerSGD'
         )
-    elif not parts_of(model):
+    elif not noise.parts_of(model):
         reason = 'nothing in the model is trained'
     if reason:
         raise ConfigError(f'GradientNoiseHook: {reason}.')
 
 
-def _split(runner: Runner) -> Split:
-    """What is independent in an update.
-
-    Raises:
-        ConfigError: If that is a single part.
-    """
+def _split(runner: Runner) -> noise.Split:
+    """Return what is independent in an update; a single part is refused."""
     plan = runner.train_loop.plan
     by_losses = [h.ranks for h in runner.hooks if isinstance(h, UnitLossHook)]
-    coupled = math.lcm(coupled_ranks(runner.model), *by_losses)
-    split = Split(plan.accumulation, coupled, plan.total_batch_size)
+    coupled = math.lcm(noise.coupled_ranks(runner.model), *by_losses)
+    split = noise.Split(plan.accumulation, coupled, plan.total_batch_size)
     if split.micro_steps > 1 or split.groups > 1:
         return split
     raise ConfigError(

@@ -30,29 +30,24 @@ class ModuleVarianceHook(Hook):
 
     AGVM ('Large-batch Optimization for Dense Visual Predictions', Xue et al.,
     NeurIPS 2022): with a large batch the gradients of a detector's heads are
-    quieter than the backbone's, so they can take larger steps. A part's
-    factor is ``sqrt(d / d_part)``, where ``d`` is ``1 - cos`` between the
-    gradients of the batch's two halves, and of the anchor where no part is
-    named. Published gain: 0.4 AP for Mask R-CNN at 256 images, not reproduced
-    here (docs/which_batch.md).
+    quieter than the backbone's, so they can take larger steps: by
+    ``sqrt(d / d_part)``, where ``d`` is the anchor's ``1 - cos`` between the
+    gradients of the batch's two halves. docs/which_batch.md has what was
+    published, and where this differs.
 
     Contract:
 
     - ``1 - cos`` comes from the noise scale Bn that ``GradientNoiseHook``
-      measures, as ``Bn / (Bn + B/2)``: no measurement of its own. That hook
-      has to be there, and its ``interval`` is that of the factors.
+      measures, as ``Bn / (Bn + B/2)``. That hook has to be there, and its
+      ``interval`` is that of the factors.
     - Factors are averaged from 1 on; a factor holds from the update after
       its measurement. Until ``begin`` there are none.
     - It splits the optimizer's parameter groups by part when ``step`` begins
       and puts the very same groups back when it ends. So schedulers,
       checkpoints and the log see the learning rates of the config, bit for
       bit, and settings by parameter stay.
-    - The factors are in the checkpoint, and a resumed run goes on with them.
-      They are drawn in the vis backends, as ``lr_factor/<part>``.
-
-    Published and here: there gradients of Adam are first divided as Adam
-    does, here never; there factors are at least 0.71, here at least
-    ``1 / max_factor``.
+    - The factors are in the checkpoint, and in the vis backends as
+      ``lr_factor/<part>``.
 
     Args:
         begin (int, optional): Updates from which on it scales. Defaults to
@@ -84,10 +79,8 @@ class ModuleVarianceHook(Hook):
         max_factor: float = 10**0.5,
         anchor: str = 'backbone',
     ) -> None:
-        if begin is not None and (type(begin) is not int or begin < 0):
-            raise ConfigError(
-                f'begin={begin!r} must be an int from 0, or None.'
-            )
+        if begin is not None and begin < 0:
+            raise ConfigError(f'begin={begin!r} must be from 0, or None.')
         if not 0 <= momentum < 1:
             raise ConfigError(f'momentum={momentum!r} must be 0 to below 1.')
         if not max_factor >= 1:
@@ -109,8 +102,7 @@ class ModuleVarianceHook(Hook):
         noise = [h for h in runner.hooks if isinstance(h, GradientNoiseHook)]
         if not noise:
             raise ConfigError(
-                'ModuleVarianceHook needs GradientNoiseHook. Set '
-                'default_hooks.grad_noise='
+                'ModuleVarianceHook needs GradientNoiseHook: set grad_noise='
                 "dict(type='GradientNoiseHook', interval=10)."
             )
         self._noise = noise[0]
@@ -164,13 +156,11 @@ class ModuleVarianceHook(Hook):
         """Save the factors, as plain numbers."""
         checkpoint[_KEY] = dict(factors=dict(self.factors))
 
-    def after_train(self, runner: Runner) -> None:
+    def after_train(self, runner: Runner, error: Any = None) -> None:
         """Restore the optimizer's own step."""
         self._attached.close()
 
-    def on_error(self, runner: Runner, error: Exception) -> None:
-        """Restore the optimizer's own step."""
-        self._attached.close()
+    on_error = after_train
 
     def _scaled(self, runner: Runner, step: Callable) -> Callable:
         """Return the optimizer's step, with groups by part while it runs."""
@@ -216,11 +206,7 @@ def _warms_up(scheduler: _ParamScheduler) -> bool:
 def _keep_changes(
     group: dict, pieces: list[dict], optimizer: Optimizer
 ) -> None:
-    """Take over what a step keeps in the groups, such as its count.
-
-    Raises:
-        ConfigError: If that depends on the learning rate.
-    """
+    """Take over what a step keeps in the groups, such as its count."""
     for name in pieces[0].keys() - {'params', 'lr'}:
         if any(piece[name] != pieces[0][name] for piece in pieces):
             raise ConfigError(

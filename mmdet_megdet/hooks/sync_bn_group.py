@@ -6,7 +6,6 @@ from __future__ import annotations
 import logging
 from typing import Any, Literal
 
-from mmengine.dist import all_gather_object
 from mmengine.hooks import CheckpointHook, EMAHook, Hook
 from mmengine.logging import print_log
 from mmengine.registry import HOOKS
@@ -14,7 +13,7 @@ from mmengine.runner import Runner
 
 from ..errors import ConfigError
 from ..faults import check_setup
-from ..ranks import all_raise, differences
+from ..ranks import all_raise, check_same
 from ..runtime import images_per_gpu
 from ..sync_bn import (
     bn_sizes,
@@ -28,24 +27,19 @@ from ..sync_bn import (
 class SyncBNGroupHook(Hook):
     """Take BatchNorm's statistics over a given number of images.
 
-    Contract:
-
-    - Before training it tells every ``MegDetSyncBN`` how many consecutive
-      ranks hold ``bn_size`` images, from the train dataloader's images per
-      GPU and the world size, and makes the process groups. What cannot be
-      split so is refused on every rank, with the nearest sizes that can.
-    - Before validation, before testing and before a checkpoint it pools the
-      running statistics over all ranks
-      (:func:`~mmdet_megdet.sync_bn.pool_running_stats`), those of an EMA
-      copy included.
+    Before training it resolves ``bn_size`` in all layers
+    (:func:`~mmdet_megdet.sync_bn.resolve_bn_groups`), from the train
+    dataloader's images per GPU and the world size. Before validation, testing
+    and checkpoints it pools the running statistics over all ranks
+    (:func:`~mmdet_megdet.sync_bn.pool_running_stats`), those of an EMA copy
+    included.
 
     Args:
         bn_size (int, optional): Overrides the layers' own ``bn_size``. None
             stands for the images of all ranks. Defaults to 'layers', which
             leaves it to them.
-        strict (bool): For debugging, let every layer check in every call
-            that all ranks of its group are in the same layer; slow. Defaults
-            to False.
+        strict (bool): As :func:`~mmdet_megdet.sync_bn.resolve_bn_groups`
+            takes it, for debugging. Defaults to False.
 
     Examples:
         >>> norm_cfg = dict(type='MegDetSyncBN', bn_size=32)
@@ -79,12 +73,7 @@ class SyncBNGroupHook(Hook):
         # Ranks that make different process groups wait for each other.
         sizes = bn_sizes(runner.model, self.bn_size)
         facts = {'images per GPU': images, 'bn_size of the layers': sizes}
-        different = differences(all_gather_object(facts))
-        if different:
-            raise ConfigError(
-                f'SyncBNGroupHook: {different}. Start all ranks with the same '
-                'config and options.'
-            )
+        check_same(facts, 'SyncBNGroupHook')
         groups = resolve_bn_groups(
             runner.model, images, self.bn_size, self.strict
         )
@@ -108,10 +97,13 @@ class SyncBNGroupHook(Hook):
         self, runner: Runner, *args: Any, **kwargs: Any
     ) -> None:
         """Pool ahead of a checkpoint that counts iterations."""
-        if any(
-            _saves_after_this_iteration(hook, runner) for hook in runner.hooks
-        ):
-            self._pool(runner)
+        for hook in runner.hooks:
+            if isinstance(hook, CheckpointHook) and not hook.by_epoch:
+                last = hook.save_last and hook.is_last_train_iter(runner)
+                begin, interval = hook.save_begin, hook.interval
+                if last or hook.every_n_train_iters(runner, interval, begin):
+                    self._pool(runner)
+                    return
 
     def _pool(self, runner: Runner) -> None:
         # EMAHook swaps its buffers with the model's later.
@@ -124,11 +116,3 @@ class SyncBNGroupHook(Hook):
 
     # Ahead of whatever reads or saves them; PreemptionHook calls the first.
     before_interrupt = after_train_epoch = before_val = before_test = _pool
-
-
-def _saves_after_this_iteration(hook: Hook, runner: Runner) -> bool:
-    if not isinstance(hook, CheckpointHook) or hook.by_epoch:
-        return False
-    return hook.every_n_train_iters(
-        runner, hook.interval, hook.save_begin
-    ) or (hook.save_last and hook.is_last_train_iter(runner))

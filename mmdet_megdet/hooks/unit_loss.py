@@ -24,21 +24,16 @@ class UnitLossHook(Hook):
     """Normalise an anchor head's losses over a BN unit, alike on any hardware.
 
     mmdet's anchor heads (RetinaNet's, the region proposal network's) divide
-    the sum of a loss over a rank's images by that rank's count of positive or
-    sampled anchors, and DDP averages the quotients: the same 32 images come
-    to another loss on 8 ranks of 4 than on 4 ranks of 8. Here the sum is
-    divided by the count of the unit of images over which BatchNorm takes its
-    statistics: the ``avg_factor`` that a loss is given becomes the mean over
-    the unit's ranks, by a small all-reduce.
-
-    Only heads that call each loss in each forward are changed, or a rank
-    would wait for one that does not: those with ``AnchorHead``'s own way of
-    adding up losses.
+    the sum of a loss over a rank's images by that rank's count of anchors, so
+    32 images come to another loss on 8 ranks of 4 than on 4 ranks of 8. Here
+    the ``avg_factor`` that a loss is given becomes the mean over the ranks
+    that hold a unit of images, by a small all-reduce. Only heads that call
+    each loss in each forward, as ``AnchorHead`` does, are changed: a rank
+    would wait for one that does not.
 
     Args:
         images (int, optional): Images of a unit. Defaults to None, the
-            largest BN size of the model (which may be the images of all
-            ranks, and then is not the same on any hardware).
+            largest BN size of the model.
 
     Attributes:
         ranks (int): Consecutive ranks of a unit; known once training begins.

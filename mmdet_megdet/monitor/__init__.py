@@ -18,7 +18,7 @@ from .record import (
     open_record,
     read_records,
 )
-from .table import aggregates, layer_rows, summary
+from .table import aggregates, layer_rows, make_record, summary
 
 __all__ = [
     'CHECKS',
@@ -36,6 +36,7 @@ __all__ = [
     'is_foreign_sync',
     'judge',
     'layer_rows',
+    'make_record',
     'open_record',
     'read_records',
     'summary',

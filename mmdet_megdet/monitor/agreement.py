@@ -9,16 +9,16 @@ from itertools import zip_longest
 
 import numpy as np
 
-from ..text import count, these_ranks
+from ..text import count
 from .exchange import Numbers, majority, varies
-from .iteration import Case, Found, Seen, together
+from .iteration import Problem, Seen
 from .table import layer_state
 
 # Of a sum over ranks and channels in float64; rounding is 2^-53 a rank.
 SAME = 1e-9
 
 
-def call_order(seen: Seen) -> Iterator[Found]:
+def call_order(seen: Seen) -> Iterator[Problem]:
     """Ranks call synchronised layers in different order, or leave some out."""
     numbers = seen.numbers
     hashes = numbers.ranks['order']
@@ -29,7 +29,7 @@ def call_order(seen: Seen) -> Iterator[Found]:
     one = next((r for r in range(numbers.world_size) if r not in odd), 0)
     other = next(r for r in odd if hashes[r] != hashes[one])
     layers, what = _first_difference(numbers, one, other)
-    yield Found(
+    yield Problem(
         layers,
         f'The ranks call synchronised layers in different order: {what}. '
         'Make all call the same ones, with an empty batch if need be, or keep '
@@ -50,35 +50,28 @@ def _first_difference(
         sequences.append(called[order].tolist())
     for place, pair in enumerate(zip_longest(*sequences), 1):
         if pair[0] != pair[1]:
-            layers = [layer for layer in pair if layer is not None]
             first, second = (
                 'nothing more' if layer is None else numbers.names[layer]
                 for layer in pair
             )
-            return layers, (
+            return [layer for layer in pair if layer is not None], (
                 f'synchronised layer number {place} is {first} on rank {one} '
                 f'and {second} on rank {other}'
             )
     return [], 'some are called again, in other numbers or in another order'
 
 
-def not_synchronised(seen: Seen) -> Iterator[Found]:
+def not_synchronised(seen: Seen) -> Iterator[Problem]:
     """Ranks of a group use different statistics, or not those of its batch."""
-    cases = [
-        case
-        for layer in seen.layers(ours=True, training=True)
-        if layer_state(seen.numbers, layer) == 'synced'
-        for group in seen.numbers.bn_groups(layer)
-        for case in _disagreement(seen.numbers, layer, group)
-    ]
-    remedy = 'Run the same model and code on all ranks.'
-    yield from together(seen, cases, remedy)
+    for layer in seen.layers(ours=True, training=True):
+        if layer_state(seen.numbers, layer) == 'synced':
+            for group in seen.numbers.bn_groups(layer):
+                yield from _disagreement(seen.numbers, layer, group)
 
 
 def _disagreement(
     numbers: Numbers, layer: int, group: Sequence[int]
-) -> Iterator[Case]:
-    """Yield what the ranks of a BN group do not agree on, one thing."""
+) -> Iterator[Problem]:
     rows = numbers.layers[group, layer]
     members = np.array(group)[rows['calls'] > 0]
     rows = rows[rows['calls'] > 0]
@@ -87,15 +80,22 @@ def _disagreement(
         return
     odd, by = _odd_ones(rows, 'group')
     held = rows['count'].sum()
+    what = ''
     if odd:
-        text = 'batch statistics differ by about {:.2g}'
-        yield Case(layer, text, members[odd].tolist(), by)
+        what, group = 'batch statistics differ by', members[odd].tolist()
     elif held:
         expected = rows['count'] @ rows['local_sketch'] / held
         by = np.abs(rows['group_sketch'][0] - expected).max()
         if by > SAME * rows['group_size'][0]:
-            text = "statistics are not the group's, by about {:.2g}"
-            yield Case(layer, text, group, by)
+            what = "statistics are not the group's, by"
+    if what:
+        yield Problem(
+            [layer],
+            f'{{layers}}: {what} about {{number:.2g}} on {{ranks}}. Run the '
+            'same model and code on all ranks.',
+            group,
+            by,
+        )
 
 
 def _odd_ones(rows: np.ndarray, what: str) -> tuple[list[int], float]:
@@ -108,24 +108,24 @@ def _odd_ones(rows: np.ndarray, what: str) -> tuple[list[int], float]:
     return odd, float(np.sqrt(np.square(sketches - reference).mean(1)).max())
 
 
-def buffers_disagree(seen: Seen) -> Iterator[Found]:
+def buffers_disagree(seen: Seen) -> Iterator[Problem]:
     """Running statistics differ within a group."""
-    numbers, cases = seen.numbers, []
+    text = (
+        '{layers}: running_mean and running_var differ by about {number:.2g} '
+        'on {ranks}. Load one checkpoint on all; no hook may write buffers.'
+    )
     for layer in seen.order:
-        rows = numbers.layers[:, layer]
-        grouped = numbers.ours[layer] and majority(rows['ranks'])[0] > 1
+        rows = seen.numbers.layers[:, layer]
+        grouped = seen.numbers.ours[layer] and majority(rows['ranks'])[0] > 1
         if not grouped or rows['broken_buffers'].any():
             continue
-        for group in numbers.bn_groups(layer):
+        for group in seen.numbers.bn_groups(layer):
             odd, by = _odd_ones(rows[group], 'buffer')
             if odd:
-                text = 'running_mean and running_var differ by about {:.2g}'
-                cases.append(Case(layer, text, [group[i] for i in odd], by))
-    remedy = 'Load one checkpoint on all ranks; no hook may write buffers.'
-    yield from together(seen, cases, remedy)
+                yield Problem([layer], text, [group[i] for i in odd], by)
 
 
-def same_data(seen: Seen) -> Iterator[Found]:
+def same_data(seen: Seen) -> Iterator[Problem]:
     """All ranks see the same images; a warning, if some of them do."""
     if not seen.order:
         return
@@ -138,21 +138,20 @@ def same_data(seen: Seen) -> Iterator[Found]:
     alike = [r for r in ranks.tolist() if hashes[rows['local_hash'][r]] > 1]
     if alike:
         every = len(hashes) == 1
-        yield Found(
+        yield Problem(
             [first],
             f'{"All" if every else "Some"} ranks see the same images: the '
-            f'batches of {these_ranks(alike)} have bit for bit the same '
-            f'statistics in {seen.numbers.names[first]}. Look at the '
-            'sampler: it has to deal different images to each rank '
-            '(DefaultSampler does).',
+            'batches of {ranks} have bit for bit the same statistics in '
+            '{layers}. Look at the sampler: it has to deal different images '
+            'to each rank (DefaultSampler does).',
             alike,
-            'error' if every else 'warning',
+            level='error' if every else 'warning',
         )
 
 
-def bn_size(seen: Seen) -> Iterator[Found]:
+def bn_size(seen: Seen) -> Iterator[Problem]:
     """Statistics are over other than ``bn_size`` images."""
-    numbers, images, cases = seen.numbers, seen.numbers.images_per_gpu, []
+    numbers, images = seen.numbers, seen.numbers.images_per_gpu
     for layer in seen.layers(ours=True, training=True):
         state, row = layer_state(numbers, layer), numbers.layers[0, layer]
         size = int(row['bn_size']) or None
@@ -162,9 +161,8 @@ def bn_size(seen: Seen) -> Iterator[Found]:
         wanted = size / images if size and images else numbers.world_size
         if ranks != wanted:
             text = (
-                f'statistics over {count(ranks, "rank")}, where '
-                f'bn_size={size} asks for {wanted:g}'
+                f'{{layers}}: statistics over {count(ranks, "rank")}, where '
+                f'bn_size={size} asks for {wanted:g}. Use SyncBNGroupHook, or '
+                'resolve_bn_groups on every rank.'
             )
-            cases.append(Case(layer, text))
-    remedy = 'Use SyncBNGroupHook, or resolve_bn_groups on every rank.'
-    yield from together(seen, cases, remedy)
+            yield Problem([layer], text)

@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from ..text import these_ranks
+from ..text import some, these_ranks
 from .agreement import (
     bn_size,
     buffers_disagree,
@@ -22,7 +22,7 @@ from .agreement import (
     same_data,
 )
 from .exchange import Numbers, is_foreign_sync
-from .iteration import Case, Found, Seen, together
+from .iteration import Problem, Seen
 from .record import LEVELS, Finding, Level
 from .table import forward_order
 
@@ -37,22 +37,29 @@ def judge(
     """
     order = forward_order(numbers)
     seen = Seen(numbers, order, max_collective_share, max_running_var)
-    findings = [
-        Finding(
-            check.name,
-            found.level or check.level,
-            seen.names(found.layers),
-            list(found.ranks),
-            found.message,
-        )
-        for check in CHECKS
-        if numbers.world_size > 1 or not check.several_ranks
-        for found in check.function(seen)
-    ]
+    findings = []
+    for check in CHECKS:
+        if check.several_ranks and numbers.world_size == 1:
+            continue
+        alike: dict[tuple, list[Problem]] = {}
+        for problem in check.function(seen):
+            key = problem.text, tuple(problem.ranks)
+            alike.setdefault(key, []).append(problem)
+        for (text, ranks), problems in alike.items():
+            layers = [numbers.names[i] for p in problems for i in p.layers]
+            told = text.format(
+                layers=some(layers),
+                ranks=these_ranks(ranks),
+                number=max(p.number for p in problems),
+            )
+            level = problems[0].level or check.level
+            findings.append(
+                Finding(check.name, level, layers, list(ranks), told)
+            )
     return sorted(findings, key=lambda finding: LEVELS.index(finding.level))
 
 
-def _non_finite(seen: Seen) -> Iterator[Found]:
+def _non_finite(seen: Seen) -> Iterator[Problem]:
     """NaN or Inf, and where it came in first."""
     calls = seen.numbers.layers['broken_call']
     buffers = np.greater(seen.numbers.layers['broken_buffers'], 0)
@@ -66,19 +73,17 @@ def _non_finite(seen: Seen) -> Iterator[Found]:
         place = calls[calls >= 0].min()
         layer = int((calls == place).any(0).argmax())
         at, what = calls[:, layer] == place, 'the input'
-    ranks = np.flatnonzero(at).tolist()
-    yield Found(
-        [layer],
-        f'NaN or Inf, first in {what} of {seen.numbers.names[layer]} on '
-        f'{these_ranks(ranks)}; {int(broken.sum())} of {len(seen.order)} '
-        'layers have it in the end. On some ranks, look at their images; on '
-        'all, at what computes it, the learning rate and the loss scale; '
-        'running statistics alone come from a damaged checkpoint.',
-        ranks,
+    text = (
+        f'NaN or Inf, first in {what} of {{layers}} on {{ranks}}; '
+        f'{int(broken.sum())} of {len(seen.order)} layers have it in the end. '
+        'On some ranks, look at their images; on all, at what computes it, '
+        'the learning rate and the loss scale; running statistics alone come '
+        'from a damaged checkpoint.'
     )
+    yield Problem([layer], text, np.flatnonzero(at).tolist())
 
 
-def _collective_time(seen: Seen) -> Iterator[Found]:
+def _collective_time(seen: Seen) -> Iterator[Problem]:
     """Collectives take long; the slow rank is the one that waits least."""
     limit = seen.max_collective_share
     seconds = seen.numbers.ranks['collectives']
@@ -91,82 +96,68 @@ def _collective_time(seen: Seen) -> Iterator[Found]:
     cause = 'for it: look at its machine and at its images'
     if not slow:
         cause = 'so it is the communication: use smaller BN groups (bn_size)'
-    yield Found(
-        [],
+    text = (
         f"BatchNorm's collectives take {shares.max():.0%} of the iteration "
         f'on rank {int(shares.argmax())} (the limit is {limit:.0%}). Rank '
         f'{least} waits least, {seconds[least] * 1e3:.0f} ms; the others '
-        f'wait {waits * 1e3:.0f} ms, {cause}.',
-        [least] if slow else [],
+        f'wait {waits * 1e3:.0f} ms, {cause}.'
     )
+    yield Problem([], text, [least] if slow else [])
 
 
-def _eval_mode(seen: Seen) -> Iterator[Found]:
+def _eval_mode(seen: Seen) -> Iterator[Problem]:
     """MegDetSyncBN in eval mode (``norm_eval``, ``frozen_stages``)."""
-    text = 'eval mode while the model trains, so nothing is synchronised'
-    yield from together(
-        seen,
-        [Case(i, text) for i in seen.layers(ours=True, training=False)],
-        'Set norm_eval=False and frozen_stages=-1 in the backbone, unless '
-        'they are frozen on purpose.',
+    text = (
+        '{layers}: eval mode while the model trains, so nothing is '
+        'synchronised. Set norm_eval=False and frozen_stages=-1 in the '
+        'backbone, unless they are frozen on purpose.'
     )
+    for layer in seen.layers(ours=True, training=False):
+        yield Problem([layer], text)
 
 
-def _plain_batch_norm(seen: Seen) -> Iterator[Found]:
+def _plain_batch_norm(seen: Seen) -> Iterator[Problem]:
     """Layers that each rank keeps to itself, or that nobody can look into."""
-    cases = []
     for layer in seen.layers(ours=False, training=True):
         kind = seen.numbers.kinds[layer]
+        what = ', of which each rank normalises by its own batch'
         if is_foreign_sync(kind):
-            text = f'{kind} synchronises in its own way, which is not checked'
-        else:
-            text = f'{kind}, of which each rank normalises by its own batch'
-        cases.append(Case(layer, text))
-    yield from together(
-        seen,
-        cases,
-        "Use norm_cfg=dict(type='MegDetSyncBN'), or model_wrapper_cfg=dict("
-        "type='MegDetDistributedDataParallel', convert_bn=[...]) with the "
-        'parts that all ranks call.',
-    )
+            what = ' synchronises in its own way, which is not checked'
+        text = (
+            f"{{layers}}: {kind}{what}. Use norm_cfg=dict(type='MegDetSyncBN')"
+            ', or convert_bn=[...] of MegDetDistributedDataParallel with the '
+            'parts that all ranks call.'
+        )
+        yield Problem([layer], text)
 
 
-def _dead_channels(seen: Seen) -> Iterator[Found]:
+def _dead_channels(seen: Seen) -> Iterator[Problem]:
     """Channels that are constant on all ranks."""
     rows = seen.numbers.layers
     # Not of ranks that have nothing.
     known = (rows['group_count'] > 1) & (rows['training'] > 0)
     fewest = np.where(known, rows['dead'], np.inf).min(0)
-    text = 'up to {:g} channels are constant over the whole batch'
-    yield from together(
-        seen,
-        [
-            Case(i, text, number=fewest[i])
-            for i in seen.order
-            if 0 < fewest[i] < np.inf
-        ],
-        'They carry nothing and get no gradient: usually a weight that is '
-        'zero, a ReLU before that never opens, or an input that does not '
-        'vary.',
+    text = (
+        '{layers}: up to {number:g} channels are constant over the whole '
+        'batch and get no gradient: usually a weight that is zero, a ReLU '
+        'before that never opens, or an input that does not vary.'
     )
+    for layer in seen.order:
+        if 0 < fewest[layer] < np.inf:
+            yield Problem([layer], text, number=fewest[layer])
 
 
-def _running_var(seen: Seen) -> Iterator[Found]:
+def _running_var(seen: Seen) -> Iterator[Problem]:
     """``running_var`` above ``max_running_var``."""
     largest = seen.numbers.layers['running_var_max'].max(0)
     text = (
-        f'running_var is above {seen.max_running_var:g}, at most ' + '{:.3g}'
+        f'{{layers}}: running_var is above {seen.max_running_var:g}, at most '
+        '{number:.3g}. Activations explode: lower the learning rate, lengthen '
+        'the warm-up, or clip gradients.'
     )
-    yield from together(
-        seen,
-        [
-            Case(i, text, number=largest[i])
-            for i in seen.order
-            if largest[i] > seen.max_running_var
-        ],
-        'Activations explode: lower the learning rate, lengthen the warm-up, '
-        'or clip gradients.',
-    )
+    for layer in seen.order:
+        if largest[layer] > seen.max_running_var:
+            yield Problem([layer], text, number=largest[layer])
 
 
 class Check(NamedTuple):
@@ -174,7 +165,7 @@ class Check(NamedTuple):
 
     name: str
     level: Level
-    function: Callable[[Seen], Iterable[Found]]
+    function: Callable[[Seen], Iterable[Problem]]
     several_ranks: bool = False  # whether it takes more than one
 
 

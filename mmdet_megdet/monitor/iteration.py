@@ -1,27 +1,22 @@
 # Copyright (c) mmdet_megdet contributors. All rights reserved.
-"""An iteration's numbers for the checks, and the findings they return."""
+"""What checks take of an iteration, and what they return of it."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Sequence
 from typing import NamedTuple
 
-from ..text import some, these_ranks
 from .exchange import Numbers
 from .record import Level
 
 
 class Seen(NamedTuple):
-    """The numbers of an iteration, as checks take them."""
+    """The numbers of an iteration, and the limits for them."""
 
     numbers: Numbers
     order: list[int]  # the layers in forward order
     max_collective_share: float
     max_running_var: float
-
-    def names(self, layers: Iterable[int]) -> list[str]:
-        """Return the names of layers."""
-        return [self.numbers.names[i] for i in layers]
 
     def layers(self, ours: bool, training: bool) -> list[int]:
         """Return MegDetSyncBN or others, in training mode (on all) or not."""
@@ -33,38 +28,15 @@ class Seen(NamedTuple):
         ]
 
 
-class Found(NamedTuple):
-    """A problem that a check found; its level, if not the check's own."""
+class Problem(NamedTuple):
+    """A problem that a check found.
 
-    layers: Sequence[int]
-    message: str
-    ranks: Sequence[int] = ()
-    level: Level | None = None
-
-
-class Case(NamedTuple):
-    """One layer of a finding that may concern many.
-
-    The problem has a place for the number, of which the largest is told.
+    Those of one text and the same ranks become one finding. The text has
+    places for ``{layers}``, ``{ranks}`` and the largest ``{number}``.
     """
 
-    layer: int
-    problem: str
+    layers: Sequence[int]
+    text: str
     ranks: Sequence[int] = ()
     number: float = 0
-
-
-def together(
-    seen: Seen, cases: Iterable[Case], remedy: str
-) -> Iterator[Found]:
-    """Yield one finding for all layers that have the same problem."""
-    by_problem: dict[tuple, list[Case]] = {}
-    for case in cases:
-        key = case.problem, tuple(case.ranks)
-        by_problem.setdefault(key, []).append(case)
-    for (problem, ranks), found in by_problem.items():
-        layers = [case.layer for case in found]
-        what = problem.format(max(case.number for case in found))
-        where = f' on {these_ranks(ranks)}' if ranks else ''
-        names = some(seen.names(layers))
-        yield Found(layers, f'{names}: {what}{where}. {remedy}', ranks)
+    level: Level | None = None  # if not the check's own

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import os
+from contextlib import suppress
 from pathlib import Path
 from typing import Generic, TypeVar
 
@@ -12,6 +13,8 @@ import msgspec
 from ..errors import ConfigError
 
 _Line = TypeVar('_Line', bound=msgspec.Struct)
+# What decoding a line raises.
+_BROKEN = (msgspec.MsgspecError, UnicodeDecodeError)
 
 
 class JsonLines(Generic[_Line]):
@@ -39,17 +42,18 @@ class JsonLines(Generic[_Line]):
     def resume(self, iteration: int) -> None:
         """Keep the lines up to an iteration, from which the run goes on.
 
-        What came after it is done again, and a line that was cut off never
-        was; iteration 0 begins the file anew. The file is replaced as a whole
-        or not at all.
+        A line that was cut off goes too; iteration 0 begins the file anew.
+        The file is replaced as a whole or not at all.
         """
         if not self.path.is_file():
             return
+        kept = []
+        for line in self._complete_lines():
+            with suppress(*_BROKEN):
+                if self._done(self._decoded(line)) <= iteration:
+                    kept.append(line)
         temporary = self.path.with_suffix('.tmp')
-        with self.path.open('rb') as old, temporary.open('wb') as new:
-            new.writelines(
-                line for line in old if self._keeps(line, iteration)
-            )
+        temporary.write_bytes(b''.join(kept))
         os.replace(temporary, self.path)
 
     def read(self) -> list[_Line]:
@@ -57,19 +61,13 @@ class JsonLines(Generic[_Line]):
 
         A last line that is not complete yet is left out. Where the counter
         goes back, a training was repeated from there on: the later lines
-        replace the earlier ones.
-
-        Raises:
-            ConfigError: If there is no file or no line, or one is broken.
+        replace the earlier ones. No line, or a broken one, is a ConfigError.
         """
-        # Not splitlines(), to which other characters end a line as well.
-        text = self.path.read_bytes() if self.path.is_file() else b''
-        *lines, _ = text.split(b'\n')
         found: list[_Line] = []
-        for number, line in enumerate(lines, 1):
+        for number, line in enumerate(self._complete_lines(), 1):
             try:
-                read = msgspec.json.decode(line, type=self._kind)
-            except (msgspec.MsgspecError, UnicodeDecodeError) as error:
+                read = self._decoded(line)
+            except _BROKEN as error:
                 raise ConfigError(
                     f'{self.path}, line {number}: {error}. Remove the line '
                     'to read the rest.'
@@ -84,12 +82,13 @@ class JsonLines(Generic[_Line]):
             )
         return found
 
+    def _complete_lines(self) -> list[bytes]:
+        content = self.path.read_bytes() if self.path.is_file() else b''
+        lines = content.splitlines(keepends=True)
+        return [line for line in lines if line.endswith(b'\n')]
+
+    def _decoded(self, line: bytes) -> _Line:
+        return msgspec.json.decode(line, type=self._kind)
+
     def _done(self, line: _Line) -> int:
         return getattr(line, self._counter)
-
-    def _keeps(self, line: bytes, iteration: int) -> bool:
-        try:
-            read = msgspec.json.decode(line, type=self._kind)
-        except (msgspec.MsgspecError, UnicodeDecodeError):
-            return False
-        return line.endswith(b'\n') and self._done(read) <= iteration

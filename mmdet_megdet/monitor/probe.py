@@ -15,10 +15,8 @@ from ..sync_bn import (
     CollectiveTimer,
     MegDetSyncBN,
     Observation,
-    local_moments,
     report_batch_norm,
 )
-from ..upstream.torch_names import in_recomputation
 
 
 class Call(NamedTuple):
@@ -40,13 +38,8 @@ class Probe:
 
     Between :meth:`attach` and :meth:`detach` it notes every call, but for
     recomputations: of a ``MegDetSyncBN`` in training mode what its observer
-    is told, of any other the moments of its input, by a forward pre-hook that
-    passes over it once. Nothing waits for the device before :meth:`detach`.
-    Outside of the two the model is as if there were no probe.
-
-    Args:
-        model (nn.Module): The model, wrapped or not. Wrappers do not show in
-            the layers' names.
+    is told, of any other the moments of its input. Nothing waits for the
+    device before :meth:`detach`. Outside of the two nothing is attached.
 
     Attributes:
         names (list[str]): The layers' names, in the model's order.
@@ -128,20 +121,8 @@ class Probe:
     def _look_at_input(
         self, index: int, layer: nn.Module, args: tuple, kwargs: dict[str, Any]
     ) -> None:
-        if not in_recomputation():
-            x = args[0] if args else kwargs['input']
-            count, mean, second = local_moments(x.detach())
-            seen = Observation(
-                count,
-                mean,
-                second,
-                group_mean=mean,
-                group_var=second / max(1, count),
-                group_count=mean.new_full((), count),
-                collectives=[],
-                recomputed=False,
-            )
-            self._observe(index, seen)
+        x = args[0] if args else kwargs['input']
+        self._observe(index, Observation.alone(x))
 
 
 def running_stats(layer: nn.Module) -> list[Tensor]:

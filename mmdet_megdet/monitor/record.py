@@ -80,7 +80,6 @@ def open_record(folder: str | Path) -> JsonLines[Record]:
 def read_records(folder: str | Path) -> list[Record]:
     """Read what BNStatsMonitorHook left in a work dir, of a running job too.
 
-    Raises:
-        ConfigError: If there is none, or it is broken.
+    That there is none, or it is broken, is a ConfigError.
     """
     return open_record(folder).read()

@@ -11,7 +11,7 @@ import numpy as np
 
 from ..text import count
 from .exchange import Numbers, is_foreign_sync
-from .record import LEVELS, Finding, LayerRecord
+from .record import LEVELS, Finding, LayerRecord, Record, Seconds
 
 
 def layer_state(
@@ -92,17 +92,32 @@ def _largest(values: list[float] | np.ndarray) -> float | None:
     return max(values) if values else None
 
 
-def aggregates(
-    numbers: Numbers, rows: list[LayerRecord], findings: list[Finding]
-) -> dict[str, float]:
+def make_record(
+    numbers: Numbers, findings: list[Finding], iteration: int, epoch: int
+) -> Record:
+    """Return the record of a look; iteration and epoch are from 1."""
+    spent = numbers.ranks['seconds'], numbers.ranks['collectives']
+    return Record(
+        iteration,
+        epoch,
+        numbers.world_size,
+        numbers.images_per_gpu,
+        Seconds(*(times.tolist() for times in spent)),
+        layer_rows(numbers),
+        findings,
+    )
+
+
+def aggregates(record: Record) -> dict[str, float]:
     """Return a few numbers for the log line; what is not known is left out."""
-    shares = numbers.ranks['collectives'] / numbers.ranks['seconds']
-    several = numbers.world_size > 1
+    collectives = np.array(record.seconds.collectives, float)
+    shares = collectives / np.array(record.seconds.iteration, float)
+    several = record.world_size > 1
     values = dict(
-        between_share=_mean([row.between_share for row in rows]),
-        mean_drift=_mean([row.mean_drift for row in rows]),
+        between_share=_mean([row.between_share for row in record.layers]),
+        mean_drift=_mean([row.mean_drift for row in record.layers]),
         collective_share=float(shares.max()) if several else None,
-        findings=len(findings),
+        findings=len(record.findings),
     )
     return {k: v for k, v in values.items() if v is not None}
 
@@ -112,22 +127,20 @@ def _mean(values: Sequence[float | None]) -> float | None:
     return sum(known) / len(known) if known else None
 
 
-def summary(
-    iteration: int, rows: list[LayerRecord], findings: list[Finding]
-) -> str:
+def summary(record: Record) -> str:
     """Return the log's line: which layers synchronise, and the verdict."""
     states = Counter(
         f'synced over {count(row.ranks_per_group, "rank")}'
         if row.state == 'synced'
         else row.state
-        for row in rows
+        for row in record.layers
     )
     layers = ', '.join(f'{number} {state}' for state, number in states.items())
-    levels = Counter(finding.level for finding in findings)
+    levels = Counter(finding.level for finding in record.findings)
     verdict = ', '.join(
         count(levels[level], level) for level in LEVELS if levels[level]
     )
     return (
-        f'iteration {iteration}: {len(rows)} BatchNorm layers, {layers}; '
-        f'verdict: {verdict or "sound"}.'
+        f'iteration {record.iter}: {len(record.layers)} BatchNorm layers, '
+        f'{layers}; verdict: {verdict or "sound"}.'
     )

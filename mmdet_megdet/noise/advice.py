@@ -14,8 +14,7 @@ from math import inf, isinf, isnan, sqrt
 def epochs_factor(batch: float, noise_scale: float) -> float:
     """Return how many times the epochs of a very small batch are needed.
 
-    ``1 + B / Bn`` (McCandlish et al., 'An Empirical Model of Large-Batch
-    Training', 2018, equation 2.11).
+    McCandlish et al., 'An Empirical Model of Large-Batch Training', 2.11.
     """
     return 1 + batch / noise_scale
 
@@ -25,9 +24,9 @@ def noise_limited_lr(
 ) -> float:
     """Return SGD's learning rate up to which the noise allows scaling.
 
-    ``lr0 (1 + Bn / B0) / (1 + Bn / B)``, from a rate that is known to work
-    with ``lr_batch`` images (the gain ratio of Johnson et al., 'AdaScale
-    SGD', 2020). An upper bound: stability sets another limit.
+    From a rate that is known to work with ``lr_batch`` images: the gain ratio
+    of Johnson et al., 'AdaScale SGD', 2020. An upper bound: stability sets
+    another limit.
     """
     if noise_scale == inf:
         return linear_lr(lr, lr_batch, batch)
@@ -45,10 +44,7 @@ def square_root_lr(lr: float, lr_batch: float, batch: float) -> float:
 
 
 def dissimilarity(noise: float, batch: int) -> float:
-    """Return ``1 - cos`` between the gradients of a batch's two halves.
-
-    As a noise scale has it, on average.
-    """
+    """Return the mean ``1 - cos`` of the gradients of a batch's halves."""
     return 1.0 if isinf(noise) else noise / (noise + batch / 2)
 
 
@@ -57,18 +53,12 @@ def module_factors(
 ) -> dict[str, float]:
     """Return AGVM's factor of the learning rate of each part of a model.
 
-    ``sqrt(d / d_part)``, where ``d`` is the anchor's :func:`dissimilarity`.
-    The quieter a part's gradient, the larger the factor; the anchor's is 1.
+    ``sqrt(d / d_part)``, where ``d`` is the anchor's :func:`dissimilarity`
+    with ``batch`` images an update; at most ``largest`` and at least its
+    inverse. A part whose noise scale is not known (NaN) keeps its rate.
 
     Source: Xue et al., 'Large-batch Optimization for Dense Visual
     Predictions', 2022, which takes ``d`` from two halves of a batch.
-
-    Args:
-        noise (Mapping[str, float]): Noise scales by part. A part of which it
-            is not known (NaN) keeps its learning rate.
-        batch (int): Images of an update.
-        anchor (str): The part that keeps its learning rate.
-        largest (float): What a factor, or its inverse, is at most.
     """
     first = dissimilarity(noise[anchor], batch)
     factors = {}

@@ -50,14 +50,9 @@ def from_parts(
 ) -> Moments:
     """Return the moments of an update of two or more independent parts.
 
-    ``g2`` is the mean over all pairs of parts of the product of their
-    gradients.
-
-    Args:
-        squares (float): Sum of the squared norms of the parts' gradients.
-        parts (int): Their number.
-        whole (float): Squared norm of the update's, which is their mean.
-        images (int): Images of the update.
+    ``squares`` is the sum of the squared norms of the parts' gradients,
+    ``whole`` that of the update's, which is their mean. ``g2`` is the mean
+    over all pairs of parts of the product of their gradients.
     """
     g2 = (parts**2 * whole - squares) / (parts * (parts - 1))
     return Moments(g2, images * (whole - g2))
@@ -71,10 +66,9 @@ def noise_scale(
     """Return the noise scale of measurements that follow each other.
 
     It is the ratio of their averages, and only that is kept from being
-    negative: single ones are noisy, and a mean of ratios would be biased.
-    The interval is that of Fieller for a ratio, with the variances of both
-    averages by the jackknife over blocks of neighbours, which may resemble
-    each other. Without weights all measurements count alike.
+    negative: a mean of ratios would be biased. The interval is Fieller's for
+    a ratio, with the variances of both averages by the jackknife over blocks
+    of neighbours. Without weights all measurements count alike.
     """
     values = np.array([g2, s], np.float64)
     count = values.shape[1]
@@ -135,11 +129,8 @@ def _fieller(
 class RunningNoise:
     """Noise scales of a model's parts over the latest measurements.
 
-    Averages are exponential: a measurement weighs ``decay`` times the one
-    after it, and is forgotten when that has come to a hundredth.
-
-    Args:
-        decay (float): Above 0 and below 1.
+    A measurement weighs ``decay`` (above 0 and below 1) times the one after
+    it, and is forgotten when that has come to a hundredth.
     """
 
     def __init__(self, decay: float) -> None:

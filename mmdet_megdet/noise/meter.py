@@ -52,16 +52,11 @@ class GradientMeter:
       parameters and a method in the place of ``optim_wrapper.step``; outside
       of the two, nothing. It changes no gradient.
     - The hooks see a micro-step's own gradient, ahead of accumulation and of
-      DDP's reduction. Of a BN group of one rank they take the square.
-    - A BN group of several ranks has the mean of its ranks' gradients, whose
-      square is not theirs: those are coupled by the statistics. There each
-      rank takes a sketch (:class:`Sketch`), and sketches add up.
+      DDP's reduction. Of a BN group of one rank they take the square. One of
+      several ranks has the mean of their gradients, whose squares do not add
+      up: there each rank takes a :class:`Sketch`, and sketches do.
     - The update's own gradient is looked at when the optimizer's step
-      begins: after DDP, ahead of clipping.
-    - Under mixed precision gradients are divided by the loss scale.
-    - :meth:`measure` is a collective: one all-reduce, on BatchNorm's group
-      of all ranks, of two numbers for each part of the model and one more;
-      and of all sketches, where there are any.
+      begins: after DDP, ahead of clipping. Loss scales are divided out.
 
     Args:
         parts (Mapping[str, Sequence[nn.Parameter]]): Parameters by part.
@@ -114,17 +109,12 @@ class GradientMeter:
         self._attached.close()
 
     def measure(self) -> dict[str, Moments] | None:
-        """Return the moments of each part and of the total.
+        """Return the moments of each part and of the total, on all ranks.
 
-        They are the same on all ranks. A collective, behind :meth:`detach`.
-
-        Returns:
-            dict[str, Moments] or None: None where the optimizer has made no
-            step, or numbers are not finite, as when a gradient overflows in
-            mixed precision.
-
-        Raises:
-            ConfigError: On every rank, if gradients came in pieces.
+        A collective, behind :meth:`detach`: one all-reduce, on BatchNorm's
+        group of all ranks. None where the optimizer has made no step, or
+        numbers are not finite, as when a gradient overflows in mixed
+        precision. A gradient that came in pieces is a ConfigError.
         """
         numbers = self._gathered() if self._stepped else None
         self._own, self._whole, self._sketches = {}, {}, []
@@ -237,13 +227,11 @@ class Sketch:
     """Sums of a part's gradient elements with random signs, by micro-step.
 
     An element goes to the place of its position modulo the size, with a
-    random sign. So sketches add up as gradients do, whoever has taken them,
-    and the square of a sketch has the square of the gradient as its mean over
-    signs, and about ``sqrt(2 / 1021)`` of that as its deviation. A part of no
-    more elements than the size keeps its squares exactly.
-
-    The signs' seed is the same on ranks whose sketches are to be added, and
-    another in each update. ``values`` are ``(micro_steps, 1021)``, float64.
+    random sign. So sketches add up as gradients do, and the square of a
+    sketch has the square of the gradient as its mean over signs, and about
+    ``sqrt(2 / 1021)`` of that as its deviation. A part of no more elements
+    than the size keeps its squares exactly. Ranks whose sketches are added
+    have the same seed. ``values`` are ``(micro_steps, 1021)``, float64.
     """
 
     def __init__(

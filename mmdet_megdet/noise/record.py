@@ -35,9 +35,5 @@ def open_record(folder: str | Path) -> JsonLines[Measurement]:
 
 
 def read_records(folder: str | Path) -> list[Measurement]:
-    """Read a work dir's measurements, of a running job too.
-
-    Raises:
-        ConfigError: If there is none, or a line is broken.
-    """
+    """Read a work dir's measurements, of a running job too."""
     return open_record(folder).read()

@@ -3,10 +3,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
-from itertools import groupby
+from collections.abc import Sequence
 
 from ..errors import ConfigError
+from ..text import runs
 from .plan import BatchPlan, PlanError, divisors, group_ranks
 
 
@@ -18,9 +18,8 @@ def most_images(
 ) -> int | None:
     """Find the most images per GPU of which a total batch can be made.
 
-    Returns:
-        int, optional: A number with which a :class:`BatchPlan` can be made
-        for each BN size (layers may differ); None where there is none.
+    With it a :class:`BatchPlan` can be made for each BN size (layers may
+    differ); None where there is no such number.
 
     Examples:
         >>> most_images(8, 12, 256, [32])
@@ -43,12 +42,9 @@ def most_images(
 def plan_with_fewer_images(plan: BatchPlan) -> BatchPlan | None:
     """Return the plan that needs less memory and changes training least.
 
-    The total batch stays. So does the BN size where that can be; where fewer
-    images at once do not hold it, it is the largest that is left.
-
-    Returns:
-        BatchPlan, optional: With the most images per GPU below the plan's;
-        None where it is one image already.
+    With the most images per GPU below the plan's; None where it is one image
+    already. The total batch stays. So does the BN size where that can be;
+    where fewer images at once do not hold it, it is the largest that is left.
     """
     world_size, total = plan.world_size, plan.total_batch_size
     for bn_size in (plan.bn_size, None):
@@ -71,11 +67,8 @@ def images_by_machines(
     """Find the images per GPU for each number of machines of a job.
 
     Each machine has ``gpus`` of them, and each GPU takes ``images``; with
-    ``fewer``, the most below that divide where those do not.
-
-    Raises:
-        ConfigError: If there are numbers without: all of them, why, and
-            what would run.
+    ``fewer``, the most below that divide where those do not. Where there are
+    numbers without, a ConfigError names all of them, why, and what would run.
     """
     most = {
         number: most_images(number * gpus, images, total_batch_size, bn_sizes)
@@ -94,7 +87,8 @@ def images_by_machines(
             found[number] = chosen
     if not problems:
         return found
-    ways = [*_ranges(found), 'see tools/plan.py']
+    ways = [f'NNODES={run[0]}:{run[-1]}' for run in runs(found)]
+    ways.append('see tools/plan.py')
     if not fewer and all(most.values()):
         ways.insert(
             0,
@@ -108,23 +102,12 @@ def images_by_machines(
     )
 
 
-def _ranges(numbers: Iterable[int]) -> Iterator[str]:
-    """Yield an ``NNODES`` for each run of consecutive numbers."""
-    for _, run in groupby(enumerate(numbers), lambda pair: pair[1] - pair[0]):
-        these = [number for _, number in run]
-        yield f'NNODES={these[0]}:{these[-1]}'
-
-
 def aspect_ratio_note(images_on_rank: int, images_per_gpu: int) -> str | None:
     """Say where mmdet's batches by orientation would differ by rank.
 
     ``AspectRatioBatchSampler(drop_last=True)`` (mmdet 3.3.0) drops what
     remains of portraits and landscapes together also where that is a full
     batch: on some ranks, if each has a whole number of batches.
-
-    Returns:
-        str, optional: What is wrong where there are both, and its remedy;
-        None where nothing is.
     """
     # A batch of one is full at once, and leaves no remainder.
     if images_per_gpu == 1 or images_on_rank % images_per_gpu:

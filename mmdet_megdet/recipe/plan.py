@@ -10,11 +10,10 @@ ranks in one micro-step.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import astuple, dataclass
+from dataclasses import dataclass
 from functools import cache
 from itertools import product
 from math import log2
-from typing import NamedTuple
 
 from ..errors import ConfigError
 
@@ -55,11 +54,8 @@ def ranks_per_group(
 ) -> int:
     """Return how many consecutive ranks make a BN group.
 
-    It divides ``world_size``; 1 means no communication.
-
-    Raises:
-        ConfigError: If the ranks cannot be split so, with the nearest sizes
-            that can be had.
+    It divides ``world_size``; 1 means no communication. Where the ranks
+    cannot be split so, a ConfigError names the nearest sizes that can be had.
     """
     ranks = group_ranks(bn_size, images_per_gpu, world_size)
     if bn_size is None or ranks is not None:
@@ -74,36 +70,14 @@ def ranks_per_group(
     )
 
 
-class BatchSplit(NamedTuple):
-    """:class:`BatchPlan`'s arguments, whether they divide or not."""
-
-    world_size: int
-    images_per_gpu: int
-    total_batch_size: int
-    bn_size: int | None
-
-    def problems(self) -> list[str]:
-        """Return why the numbers do not divide; an empty list if they do."""
-        world_size, images, total, bn_size = self
-        at_once = world_size * images
-        asked = (
-            f'{world_size} GPU(s) x {images} image(s) per GPU = {at_once} at '
-            'once'
-        )
-        found = []
-        if at_once > total:
-            found.append(f'{asked} are more than a total batch of {total}')
-        elif total % at_once:
-            found.append(
-                f'{asked} do not divide a total batch of {total} ({total} = '
-                f'{total // at_once} x {at_once} + {total % at_once})'
-            )
-        if not group_ranks(bn_size, images, world_size):
-            found.append(
-                f'{asked} cannot give a BN size of {bn_size}: a BN group is a '
-                'whole number of GPUs, and that divides their number'
-            )
-        return found
+# The numbers of a batch and how to set them. Among equally small changes of a
+# plan, the first leaves the recipe most as it is.
+_OPTIONS = dict(
+    images_per_gpu='--images-per-gpu {}',
+    bn_size='--bn-size {}',
+    world_size='on {} GPU(s)',
+    total_batch_size='total_batch_size={}',
+)
 
 
 class PlanError(ConfigError):
@@ -111,42 +85,30 @@ class PlanError(ConfigError):
 
     Attributes:
         problems (list[str]): Why not.
-        asked (BatchSplit): The numbers that were asked for.
-        nearest (list[BatchSplit]): Splits that can be, least changed first.
+        nearest (list[BatchPlan]): Plans that can be, least changed first.
     """
 
-    def __init__(self, problems: list[str], asked: BatchSplit) -> None:
-        super().__init__(problems, asked)
-        self.problems = problems
-        self.asked = asked
-        self.nearest = nearest_splits(asked)
+    def __init__(self, asked: BatchPlan) -> None:
+        super().__init__(asked)
+        self.problems = asked.problems()
+        self.nearest = nearest_plans(asked)
+        self._asked = asked
 
-    def explain(self, total_option: str = '--total-batch {}') -> str:
-        """Return the problems and the remedy as text; see :meth:`remedy`."""
-        return (
-            f'{"; and ".join(self.problems)}. Nothing is rounded. '
-            f'{self.remedy(total_option)}'
-        )
-
-    def remedy(self, total_option: str) -> str:
-        """Return the options that would run; ``{}`` stands for a number."""
-        options = dict(
-            images_per_gpu='--images-per-gpu {}',
-            bn_size='--bn-size {}',
-            world_size='on {} GPU(s)',
-            total_batch_size=total_option,
-        )
+    @property
+    def remedy(self) -> str:
+        """The options that would run, as text."""
         ways = (
             ' '.join(
-                options[name].format(getattr(split, name))
-                for name in _changed(self.asked, split)
+                _OPTIONS[name].format(getattr(plan, name))
+                for name in _changed(self._asked, plan)
             )
-            for split in self.nearest
+            for plan in self.nearest
         )
         return f'What would run, least changed first: {"; or ".join(ways)}.'
 
     def __str__(self) -> str:
-        return self.explain()
+        why = '; and '.join(self.problems)
+        return f'{why}. Nothing is rounded. {self.remedy}'
 
 
 @dataclass(frozen=True)
@@ -181,9 +143,8 @@ class BatchPlan:
             if type(value) is not int or value < 1:
                 raise ConfigError(f'{name}={value!r} must be a positive int.')
         check_bn_size(self.bn_size)
-        split = BatchSplit(*astuple(self))
-        if problems := split.problems():
-            raise PlanError(problems, split)
+        if self.problems():
+            raise PlanError(self)
 
     @property
     def images_at_once(self) -> int:
@@ -207,49 +168,61 @@ class BatchPlan:
         """``bn_size``, with a number for None."""
         return self.ranks_per_bn_group * self.images_per_gpu
 
+    def problems(self) -> list[str]:
+        """Return why the numbers do not divide; an empty list if they do."""
+        total, at_once = self.total_batch_size, self.images_at_once
+        asked = (
+            f'{self.world_size} GPU(s) x {self.images_per_gpu} image(s) per '
+            f'GPU = {at_once} at once'
+        )
+        found = []
+        if at_once > total:
+            found.append(f'{asked} are more than a total batch of {total}')
+        elif total % at_once:
+            found.append(
+                f'{asked} do not divide a total batch of {total} ({total} = '
+                f'{total // at_once} x {at_once} + {total % at_once})'
+            )
+        if not group_ranks(self.bn_size, self.images_per_gpu, self.world_size):
+            found.append(
+                f'{asked} cannot give a BN size of {self.bn_size}: a BN group '
+                'is a whole number of GPUs, and that divides their number'
+            )
+        return found
 
-# Among equally small changes, first what leaves the recipe as it is.
-_PREFERENCE = ('images_per_gpu', 'bn_size', 'world_size', 'total_batch_size')
 
-
-def nearest_splits(asked: BatchSplit) -> list[BatchSplit]:
+def nearest_plans(asked: BatchPlan) -> list[BatchPlan]:
     """Return what could be run instead, least changed first.
 
-    One split for each set of numbers that is changed (more and fewer GPUs are
+    One plan for each set of numbers that is changed (more and fewer GPUs are
     two), and none that changes more of them than it has to.
     """
-    chosen: list[tuple[set[str], BatchSplit]] = []
-    for split in sorted(_candidates(asked), key=lambda s: _cost(asked, s)):
-        way = set(_changed(asked, split))
-        if split.world_size < asked.world_size:
+    chosen: list[tuple[set[str], BatchPlan]] = []
+    for plan in sorted(_candidates(asked), key=lambda p: _cost(asked, p)):
+        way = set(_changed(asked, plan))
+        if plan.world_size < asked.world_size:
             way = way - {'world_size'} | {'fewer GPUs'}
         if not any(simpler <= way for simpler, _ in chosen):
-            chosen.append((way, split))
-    return [split for _, split in chosen]
+            chosen.append((way, plan))
+    return [plan for _, plan in chosen]
 
 
-def _changed(asked: BatchSplit, split: BatchSplit) -> list[str]:
+def _changed(asked: BatchPlan, plan: BatchPlan) -> list[str]:
     """Names of the numbers that differ, the dearest last."""
-    return [n for n in _PREFERENCE if getattr(asked, n) != getattr(split, n)]
+    return [n for n in _OPTIONS if getattr(asked, n) != getattr(plan, n)]
 
 
-def _cost(asked: BatchSplit, split: BatchSplit) -> tuple:
+def _cost(asked: BatchPlan, plan: BatchPlan) -> tuple:
     """Return a key: fewest changes, total batch kept, smallest factors."""
-    names = _changed(asked, split)
-    distance = sum(
-        abs(log2(getattr(split, name) / getattr(asked, name)))
-        for name in names
-    )
-    return (
-        len(names),
-        'total_batch_size' in names,
-        # Halving and doubling cost the same.
-        round(distance, 9),
-        [_PREFERENCE.index(name) for name in names],
-    )
+    names = _changed(asked, plan)
+    factors = [getattr(plan, n) / getattr(asked, n) for n in names]
+    # Halving and doubling cost the same.
+    distance = round(sum(abs(log2(factor)) for factor in factors), 9)
+    preference = [list(_OPTIONS).index(name) for name in names]
+    return len(names), 'total_batch_size' in names, distance, preference
 
 
-def _candidates(asked: BatchSplit) -> Iterator[BatchSplit]:
+def _candidates(asked: BatchPlan) -> Iterator[BatchPlan]:
     """Numbers near the asked ones with which the total batch divides."""
     total = asked.total_batch_size
     for world, images in product(
@@ -266,9 +239,8 @@ def _candidates(asked: BatchSplit) -> Iterator[BatchSplit]:
         sizes: Sequence[int | None] = [asked.bn_size]
         if not group_ranks(asked.bn_size, images, world):
             sizes = nearest_bn_sizes(asked.bn_size or 0, images, world)
-        yield from (
-            BatchSplit(world, images, *n) for n in product(totals, sizes)
-        )
+        for rest in product(totals, sizes):
+            yield BatchPlan(world, images, *rest)
 
 
 @cache

@@ -9,7 +9,7 @@ else: it is refused where both are at work.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from mmengine.optim import _ParamScheduler
 from mmengine.optim.scheduler.param_scheduler import (
@@ -26,28 +26,39 @@ if TYPE_CHECKING:
     from .warmup import WarmupParamScheduler
 
 
-def _beyond_a_factor(scheduler: _ParamScheduler) -> str | None:
-    """Say how it changes the value other than by a factor, if it does."""
-    match scheduler:
+class Conflict(NamedTuple):
+    """How a scheduler changes the value other than by a factor."""
+
+    first: int  # of its steps, from 0; -1: as soon as it is built
+    what: str
+
+
+def _conflict(
+    other: _ParamScheduler, warmup: WarmupParamScheduler
+) -> Conflict | None:
+    if other is warmup or other.param_name != warmup.param_name:
+        return None
+    match other:
         case OneCycleParamScheduler():
-            return 'has a warm-up of its own, and sets the value'
+            # It also changes the base value of whatever is built after it.
+            what = 'has a warm-up of its own, and sets the value'
+            return Conflict(-1, what)
         case CosineRestartParamScheduler():
-            return 'sets the value at each restart'
+            return Conflict(0, 'sets the value at each restart')
         case CosineAnnealingParamScheduler():
-            if scheduler.eta_min or scheduler.eta_min_ratio:
-                return 'approaches eta_min, not 0'
-            if scheduler.T_max < scheduler.end - scheduler.begin:
-                return f'is 0 at T_max={scheduler.T_max} and adds from there'
-        case PolyParamScheduler() if scheduler.eta_min:
-            return 'approaches eta_min, not 0'
-        case ReduceOnPlateauParamScheduler() if any(scheduler.min_values):
-            return 'keeps the value above min_value'
+            if other.eta_min or other.eta_min_ratio:
+                return Conflict(1, 'approaches eta_min, not 0')
+            if other.T_max < other.end - other.begin:
+                what = f'is 0 at T_max={other.T_max} and adds from there'
+                return Conflict(other.T_max, what)
+        case PolyParamScheduler() if other.eta_min:
+            return Conflict(1, 'approaches eta_min, not 0')
+        case ReduceOnPlateauParamScheduler() if any(other.min_values):
+            return Conflict(1, 'keeps the value above min_value')
     # By name, since nothing else here needs mmdet.
-    if any(
-        kind.__name__ == 'QuadraticWarmupParamScheduler'
-        for kind in type(scheduler).__mro__
-    ):
-        return 'adds to the value at every step'
+    kinds = [kind.__name__ for kind in type(other).__mro__]
+    if 'QuadraticWarmupParamScheduler' in kinds:
+        return Conflict(0, 'adds to the value at every step')
     return None
 
 
@@ -58,11 +69,7 @@ def check_together(
 ) -> None:
     """Refuse, ahead of training, a scheduler that conflicts with a warm-up.
 
-    Args:
-        schedulers (Sequence[_ParamScheduler]): Of one optimizer, in the
-            order in which they are stepped.
-        iterations_per_update (int): Iterations of the Runner.
-        iterations_per_epoch (int): Iterations of the Runner.
+    ``schedulers`` are of one optimizer, in the order in which they step.
     """
     units = dict(
         updates=iterations_per_update, iters=1, epochs=iterations_per_epoch
@@ -73,11 +80,12 @@ def check_together(
         unit = units[warmup.count]
         span = warmup.begin * unit, warmup.end * unit
         for other_place, other in enumerate(schedulers):
+            conflict = _conflict(other, warmup)
             each = iterations_per_epoch if other.by_epoch else 1
             # At the same iteration those that count epochs come last.
             later = (other.by_epoch, other_place) > (warmup.by_epoch, place)
-            if _disturbs(other, warmup) and _meet(other, each, span, later):
-                raise ConfigError(_refusal(warmup, other))
+            if conflict and _meet(other, conflict.first, each, span, later):
+                raise ConfigError(_refusal(warmup, other, conflict))
 
 
 def refuse_if_written(
@@ -92,43 +100,27 @@ def refuse_if_written(
     is the ``last_step`` that it had then; ``touched`` says whether the value
     is another than the warm-up wrote.
     """
+    conflict = _conflict(other, warmup)
+    if conflict is None:
+        return
     written = touched and other.last_step > before
-    written = written and other.last_step >= _first_change(other)
-    if _disturbs(other, warmup) and (
-        written or isinstance(other, OneCycleParamScheduler)
-    ):
-        raise ConfigError(_refusal(warmup, other))
-
-
-def _disturbs(other: _ParamScheduler, warmup: WarmupParamScheduler) -> bool:
-    return (
-        other is not warmup
-        and other.param_name == warmup.param_name
-        and _beyond_a_factor(other) is not None
-    )
-
-
-def _first_change(scheduler: _ParamScheduler) -> int:
-    """Return its first step, from 0, that may do more than multiply."""
-    match scheduler:
-        case CosineAnnealingParamScheduler():
-            by_factor = not (scheduler.eta_min or scheduler.eta_min_ratio)
-            return scheduler.T_max if by_factor else 1
-        case PolyParamScheduler() | ReduceOnPlateauParamScheduler():
-            return 1
-    return 0
+    if conflict.first < 0 or (written and other.last_step >= conflict.first):
+        raise ConfigError(_refusal(warmup, other, conflict))
 
 
 def _meet(
-    other: _ParamScheduler, unit: int, span: tuple[int, int], later: bool
+    other: _ParamScheduler,
+    first_change: int,
+    unit: int,
+    span: tuple[int, int],
+    later: bool,
 ) -> bool:
     """Whether it writes between a warm-up's first and last writing."""
-    if isinstance(other, OneCycleParamScheduler):
-        # It also changes the base value of whatever is built after it.
+    if first_change < 0:
         return True
     first, last = span
     steps = range(
-        max(other.begin + _first_change(other), -(-first // unit)),
+        max(other.begin + first_change, -(-first // unit)),
         min(other.end - 1, last // unit) + 1,
     )
     # At the warm-up's own steps the order decides.
@@ -138,13 +130,15 @@ def _meet(
     )
 
 
-def _refusal(warmup: WarmupParamScheduler, other: _ParamScheduler) -> str:
+def _refusal(
+    warmup: WarmupParamScheduler, other: _ParamScheduler, conflict: Conflict
+) -> str:
     name, unit = type(other).__name__, 'epochs' if other.by_epoch else 'iters'
     return (
         f'{name}(begin={other.begin}, end={other.end}, in {unit}) '
-        f'{_beyond_a_factor(other)}, and cannot schedule {warmup.param_name} '
-        f'together with {type(warmup).__name__}(begin={warmup.begin}, '
-        f'end={warmup.end}, in {warmup.count}). Use one of the two, or a '
-        f'scheduler that multiplies; or let {name} begin where the warm-up '
-        'has ended, and stand after it in param_scheduler.'
+        f'{conflict.what}, and cannot schedule {warmup.param_name} together '
+        f'with {type(warmup).__name__}(begin={warmup.begin}, '
+        f'end={warmup.end}, in {warmup.count}). Use a scheduler that '
+        f'multiplies; or let {name} begin where the warm-up has ended, and '
+        'stand after it in param_scheduler.'
     )

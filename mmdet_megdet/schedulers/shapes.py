@@ -69,10 +69,8 @@ class PreciseLinearWarmupParamScheduler(WarmupParamScheduler):
     (MMEngine's ``LinearLR`` reaches the end one step earlier.)
     """
 
-    def _shape(
-        self, start: Fraction, end: Fraction, progress: Fraction
-    ) -> Fraction:
-        return start + (end - start) * progress
+    def _shape(self, start: Fraction, progress: Fraction) -> Fraction:
+        return start + (1 - start) * progress
 
 
 PreciseLinearWarmup, PreciseLinearWarmupMomentum = _variants(
@@ -88,12 +86,10 @@ class PreciseCosineWarmupParamScheduler(WarmupParamScheduler):
     within ``3 * 2**-53 * |end - start|``.
     """
 
-    def _shape(
-        self, start: Fraction, end: Fraction, progress: Fraction
-    ) -> Fraction:
+    def _shape(self, start: Fraction, progress: Fraction) -> Fraction:
         # (1 - cos(2 a)) / 2 = sin(a) ** 2, without the cancellation near 0.
         sine = math.sin(Fraction(math.pi) * progress / 2)
-        return start + (end - start) * Fraction(sine) ** 2
+        return start + (1 - start) * Fraction(sine) ** 2
 
 
 PreciseCosineWarmup, PreciseCosineWarmupMomentum = _variants(
@@ -107,24 +103,19 @@ class PreciseExponentialWarmupParamScheduler(WarmupParamScheduler):
 
     At update t of T it is ``end * (start / end) ** (1 - t / T)``, within
     ``3 * 2**-53`` of the larger end: MMCV 1.x's ``warmup='exp'``. The start
-    must be greater than 0. MMDetection's maintainers recommend it against NaN
-    losses with 96 images an update (mmdetection issue #1710), and AGVM's
-    recipe for 256 images uses it.
+    must be greater than 0.
     """
 
     def _check_arguments(self, begin: int, end: int) -> None:
         super()._check_arguments(begin, end)
         if self.start_factor == 0 or self.start_value == 0:
             raise ConfigError(
-                f'{type(self).__name__} multiplies by the same factor at '
-                'every step, and none leads away from 0: use a start_factor '
-                '(or start_value) greater than 0, or the linear warm-up.'
+                f'{type(self).__name__}: no factor leads away from 0. Use a '
+                'start_factor (or start_value) above 0, or the linear warm-up.'
             )
 
-    def _shape(
-        self, start: Fraction, end: Fraction, progress: Fraction
-    ) -> Fraction:
-        return end * Fraction(float(start / end) ** float(1 - progress))
+    def _shape(self, start: Fraction, progress: Fraction) -> Fraction:
+        return Fraction(float(start) ** float(1 - progress))
 
 
 PreciseExponentialWarmup, PreciseExponentialWarmupMomentum = _variants(
@@ -138,8 +129,7 @@ class PreciseTwoStageWarmupParamScheduler(WarmupParamScheduler):
 
     It is ``start`` up to update ``hold``, and then at update t of T
     ``start + (end - start) * (t - hold) / (T - hold)``, rounded once. Made
-    for data sets of tiny objects, whose first updates are unstable at any
-    larger rate.
+    for data sets of tiny objects.
 
     Args:
         hold (int): Length of the first stage, counted as ``begin`` and
@@ -165,12 +155,10 @@ class PreciseTwoStageWarmupParamScheduler(WarmupParamScheduler):
                 f'end={end}.'
             )
 
-    def _shape(
-        self, start: Fraction, end: Fraction, progress: Fraction
-    ) -> Fraction:
+    def _shape(self, start: Fraction, progress: Fraction) -> Fraction:
         held = Fraction(self.hold, self.end - self.begin)
         rise = max(Fraction(0), (progress - held) / (1 - held))
-        return start + (end - start) * rise
+        return start + (1 - start) * rise
 
 
 PreciseTwoStageWarmup, PreciseTwoStageWarmupMomentum = _variants(

@@ -24,10 +24,9 @@ class WarmupParamScheduler(_ParamScheduler):
     Contract:
 
     - **Units.** ``begin`` and ``end`` count optimizer updates, those that a
-      gradient scaler skips included: a warm-up of 1000 updates lasts as long
-      on any hardware. With ``count='iters'`` they count iterations, as
-      MMEngine's schedulers do, and with ``by_epoch=True`` epochs. The Runner
-      calls :meth:`step` after every iteration (or epoch); nobody else does.
+      gradient scaler skips included. With ``count='iters'`` they count
+      iterations, as MMEngine's schedulers do, and with ``by_epoch=True``
+      epochs. The Runner calls :meth:`step` after every iteration (or epoch).
     - **Values.** Update ``begin + t`` (counted from 0) uses the shape's value
       at ``t`` of ``T = end - begin``, within ``2**-51`` of the larger end's
       value. It stays the same during the iterations of one update.
@@ -39,8 +38,7 @@ class WarmupParamScheduler(_ParamScheduler):
       own value is 0 (frozen) stays at 0.
     - **Other schedulers** that multiply, as ``MultiStepLR``, keep their
       effect, in any order; where a factor meets the value 0 and would be
-      lost, that is an error. Those that set the value or add to it, as
-      ``CosineRestartLR``, are an error during a warm-up.
+      lost, that is an error. So are those that set the value or add to it.
     - **Resume** continues exactly, at any step, also with another
       ``accumulative_counts``. The checkpoint's settings rule; where the
       config's are others, the log warns.
@@ -84,8 +82,8 @@ class WarmupParamScheduler(_ParamScheduler):
         self.count = 'epochs' if by_epoch else count
         self._check_arguments(begin, end)
         check_optimizer(optimizer, count, by_epoch)
-        # Per group, what other schedulers have multiplied the value by.
-        # None until begin, where it is first measured.
+        # Per group, what other schedulers have multiplied the value by; None
+        # until begin.
         self._others_factor: list[float] | None = None
         # Of schedulers that do not multiply, the step that they had made.
         self._watched: dict[_ParamScheduler, int] | None = None
@@ -132,10 +130,11 @@ class WarmupParamScheduler(_ParamScheduler):
         kwargs |= dict(by_epoch=False, count='iters')
         return cls(*args, **kwargs)
 
-    def _shape(
-        self, start: Fraction, end: Fraction, progress: Fraction
-    ) -> Fraction:
-        """Return the value at ``0 < progress < 1``; ``start != end``."""
+    def _shape(self, start: Fraction, progress: Fraction) -> Fraction:
+        """Return the value at ``0 < progress < 1``, in units of the end's.
+
+        So is ``start``, which is not 1.
+        """
         raise NotImplementedError
 
     def step(self) -> None:
@@ -202,7 +201,9 @@ class WarmupParamScheduler(_ParamScheduler):
         # The ends by a special case, whatever the rounding of a shape.
         if progress == 1 or start == end:
             return end
-        return start if progress == 0 else self._shape(start, end, progress)
+        if progress == 0:
+            return start
+        return end * self._shape(start / end, progress)
 
     def _factors_of_others(self) -> list[float]:
         """Return, per group, what others have multiplied the value by.
@@ -267,19 +268,16 @@ class WarmupParamScheduler(_ParamScheduler):
                 'and model as they were when the checkpoint was saved.'
             )
         found = state.pop('found')
-        values = 'start_factor', 'start_value', 'end_value'
-        settings = {
-            key: (state[key], getattr(self, key))
-            for key in (*self._LENGTHS, 'count', *values)
-        }
-        settings[f'base {self.param_name}'] = (
-            sorted(set(state['base_values'])),
-            sorted(set(self.base_values)),
+        names = *self._LENGTHS, 'count', 'start_factor', 'start_value'
+        base = f'base {self.param_name}'
+        own, saved = (
+            values | {base: sorted(set(values['base_values']))}
+            for values in (vars(self), state)
         )
         changed = [
-            f'{key} is {saved} (config: {own})'
-            for key, (saved, own) in settings.items()
-            if saved != own
+            f'{key} is {saved[key]} (config: {own[key]})'
+            for key in (*names, 'end_value', base)
+            if saved[key] != own[key]
         ]
         if changed:
             print_log(

@@ -55,20 +55,14 @@ def report_batch_norm(model: nn.Module) -> BatchNormReport:
 def convert_batch_norm(model: _Model, bn_size: int | None = None) -> _Model:
     """Make every BatchNorm of a model a :class:`MegDetSyncBN`, in place.
 
-    ``nn.BatchNorm1d``, ``2d`` and ``3d``, ``nn.SyncBatchNorm``, and
-    subclasses that only change defaults or the check of the input's shape.
-    One with behaviour of its own (a fused activation, say) is left as it is,
-    with a warning that names it. ``MegDetSyncBN`` keeps its own ``bn_size``.
-
-    All ranks have to call all synchronised layers. Where a part of the model
-    may leave some out on one rank (mmdet's RoI heads do without RoIs),
-    convert the other parts alone: ``model.backbone``, ``model.neck``.
+    A subclass with behaviour of its own (a fused activation, say) is left as
+    it is, with a warning. ``MegDetSyncBN`` keeps its own ``bn_size``. All
+    ranks have to call all synchronised layers: where a part may leave some
+    out (mmdet's RoI heads do without RoIs), convert the other parts alone.
 
     Args:
         model (nn.Module): A model, or a single layer; it is returned.
-        bn_size (int, optional): Number of images over which the converted
-            layers take their statistics. Defaults to None: those of all
-            ranks.
+        bn_size (int, optional): As :class:`MegDetSyncBN`'s.
 
     Raises:
         ConfigError: If a layer is lazy and has not seen an input yet, or has
@@ -139,9 +133,8 @@ def _check_convertible(
         )
     if bn_size is None and vars(layer).get('process_group') is not None:
         raise ConfigError(
-            f'{which} that synchronises over a process group of its own. Give '
-            "bn_size, the number of images of a group, or set the layer's "
-            'process_group to None to synchronise over all ranks.'
+            f'{which} that synchronises over a process group of its own: give '
+            'bn_size, or set its process_group to None for all ranks.'
         )
 
 

@@ -43,8 +43,7 @@ def bn_group(
 
     The first call for a number of ranks is a collective: all ranks have to
     make it, in the same order. It ends with a first all-reduce in the group,
-    which is when NCCL connects the ranks: in the middle of backward that
-    would wait for the device.
+    which is when NCCL connects the ranks.
 
     Args:
         ranks (int, optional): Consecutive ranks per group. None: all.
@@ -79,14 +78,11 @@ def bn_group(
 
 
 def check_same_layer(name: str, group: dist.ProcessGroup) -> None:
-    """Check that all ranks of a BN group are in the same layer.
+    """Refuse, on all ranks of a BN group, to be in different layers.
 
     Strict mode, for debugging: collectives and a wait for the host ahead of
     each forward collective of the layer ``name``. A rank that leaves a layer
     out meets the others in its next one, in the next iteration if need be.
-
-    Raises:
-        MegDetError: On every rank of the group, if the names differ.
     """
     names = [''] * dist.get_world_size(group)
     dist.all_gather_object(names, name, group=group)
@@ -97,7 +93,6 @@ def check_same_layer(name: str, group: dist.ProcessGroup) -> None:
     calls = ', '.join(f'rank {rank}: {called}' for rank, called in pairs)
     raise MegDetError(
         'The ranks of a BN group are in different synchronised layers at the '
-        f'same time ({calls}). All ranks have to call the same MegDetSyncBN '
-        'layers in the same order. Take BatchNorm out of parts that a rank '
-        'may skip, or call them with an empty batch.'
+        f'same time ({calls}). Take MegDetSyncBN out of parts that a rank may '
+        'skip, or call them with an empty batch.'
     )

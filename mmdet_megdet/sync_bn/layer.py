@@ -19,8 +19,7 @@ from ..upstream.torch_names import (
 )
 from .function import SyncBatchNormFunction
 from .groups import bn_group, check_same_layer, world_size
-from .kernels import local_moments
-from .moments import Running, pack, unpack
+from .moments import Running
 from .observation import Observation
 
 
@@ -30,11 +29,10 @@ class MegDetSyncBN(_BatchNorm):
 
     In training mode output, input gradient and running statistics are those
     of **one** ``nn.BatchNorm`` that sees the batches of all ranks of a BN
-    group concatenated, whatever each rank's share, none included. The
-    statistics are taken in float32 or wider and combined in float64, under
-    autocast too, by one all-reduce in forward and one in backward.
-    ``docs/sync_bn.md`` has the mathematics and what a caller has to see to:
-    above all, that all ranks call the same layers in the same order.
+    group concatenated, whatever each rank's share, none included, by one
+    all-reduce in forward and one in backward. ``docs/sync_bn.md`` has the
+    mathematics and what a caller has to see to: above all, that all ranks
+    call the same layers in the same order.
 
     It is plain ``torch.nn.functional.batch_norm``, bit for bit and without
     communication, in eval mode, where no process group is initialised, and
@@ -49,20 +47,18 @@ class MegDetSyncBN(_BatchNorm):
         track_running_stats (bool): Keep running statistics. Defaults to True.
         bn_size (int, optional): Number of images over which statistics are
             taken: with b images per GPU, those of ``bn_size / b`` consecutive
-            ranks. ``SyncBNGroupHook`` tells the layer b, or
-            :func:`~mmdet_megdet.sync_bn.resolve_bn_groups`; until then
-            training in a distributed run is an error. Defaults to None: the
-            images of all ranks.
+            ranks. ``SyncBNGroupHook`` or ``resolve_bn_groups`` tells the
+            layer b; until then training in a distributed run is an error.
+            Defaults to None: the images of all ranks.
 
     Attributes:
         ranks_per_group (int or None): Ranks in a BN group, as resolved. None:
             all ranks if ``bn_size`` is None, not resolved yet otherwise.
         strict_name (str or None): For debugging, the name under which every
-            call is first compared with the other ranks'. None: no check.
-            :func:`~mmdet_megdet.sync_bn.resolve_bn_groups` sets it.
+            call is first compared with the other ranks'.
         observer (Callable or None): Called in every training forward with an
-            :class:`~mmdet_megdet.sync_bn.observation.Observation`. It must
-            not communicate or wait for the device. Gone in a copy.
+            :class:`~mmdet_megdet.sync_bn.Observation`. It must not
+            communicate or wait for the device. Gone in a copy.
 
     Source: MegDet (Peng et al., CVPR 2018), section 3.
     """
@@ -113,8 +109,7 @@ class MegDetSyncBN(_BatchNorm):
         else:
             output = super().forward(input)
         if self.training and self.observer is not None:
-            moments = unpack(pack(*local_moments(input.detach())))
-            self.observer(Observation.of(input, moments, moments, []))
+            self.observer(Observation.alone(input))
         return output
 
     def _synchronises(self) -> bool:
@@ -124,10 +119,9 @@ class MegDetSyncBN(_BatchNorm):
             return False
         if self.bn_size is not None and self.ranks_per_group is None:
             raise ConfigError(
-                f'bn_size={self.bn_size} counts images, and this layer has '
-                'not been told how many each rank sees. Add SyncBNGroupHook '
-                'to default_hooks, or call resolve_bn_groups(model, '
-                'images_per_gpu) before training.'
+                f'bn_size={self.bn_size} counts images, and how many each '
+                'rank sees is not known. Add SyncBNGroupHook to default_hooks'
+                ', or call resolve_bn_groups(model, images_per_gpu).'
             )
         return (self.ranks_per_group or ranks) > 1
 

@@ -11,7 +11,8 @@ import torch
 from torch import Tensor
 
 from ..upstream.torch_names import in_recomputation
-from .moments import Moments
+from .kernels import local_moments
+from .moments import Moments, pack, unpack
 
 
 class CollectiveTimer:
@@ -84,3 +85,9 @@ class Observation:
         mean, var, count = local
         moments = x.numel() // x.shape[1], mean, var * count
         return cls(*moments, *group, timers, in_recomputation())
+
+    @classmethod
+    def alone(cls, x: Tensor) -> Observation:
+        """Return an observation of an input that has its own statistics."""
+        moments = unpack(pack(*local_moments(x.detach())))
+        return cls.of(x, moments, moments, [])

@@ -17,13 +17,8 @@ def pool_running_stats(*models: nn.Module) -> None:
 
     That is the mean of the means and the mean of the variances over all
     ranks: what one BatchNorm keeps that is fed group by group. Where all
-    ranks agree already the buffers stay as they are, bit for bit.
-
-    One all-reduce in float64 for everything given. All ranks call it with
-    the same models.
-
-    Args:
-        *models (nn.Module): For instance a model and its EMA copy.
+    ranks agree already the buffers stay as they are, bit for bit. One
+    all-reduce in float64 for all models; all ranks call it with the same.
     """
     ranks = world_size()
     buffers = [

@@ -37,6 +37,7 @@ def resolve_bn_groups(
 
     All ranks call it once before training; again if the number of images
     changes. It also makes the process groups, and on GPUs checks the kernels.
+    What cannot be split so is a ConfigError, and nothing is changed.
 
     Args:
         model (nn.Module): A model, wrapped or not.
@@ -48,9 +49,6 @@ def resolve_bn_groups(
 
     Returns:
         dict[int, int]: How many layers have groups of how many ranks.
-
-    Raises:
-        ConfigError: If ranks cannot be split so. Nothing is changed then.
     """
     if images_per_gpu < 1:
         raise ConfigError(f'images_per_gpu={images_per_gpu} must be positive.')

@@ -12,6 +12,7 @@ from mmengine.registry import DATA_SAMPLERS
 from torch.utils.data import DataLoader, Sampler
 
 from ..errors import ConfigError
+from ..recipe import BatchPlan
 from ..upstream.mmengine_names import is_cut_to_batches
 from .layout import epoch_layout
 
@@ -36,16 +37,13 @@ class UpdateBatchSampler(Sampler):
     From (seed, epoch) alone :func:`~.layout.epoch_layout` lays the data set
     out in updates. Of each, rank r takes in micro-step a the images at ``a *
     W * b + r * b`` and the ``b - 1`` after it (W ranks of b images): every
-    rank makes the same number of batches, all of them full. The loop tells
-    how many images an update and a BN unit have.
+    rank makes the same number of batches, all of them full. A config that
+    asks for another order is refused.
 
     Args:
         sampler (DefaultSampler): The Runner's, of which only the data set is
             used.
         batch_size (int): Images per GPU.
-
-    Raises:
-        ConfigError: If the config asks for an order that this is not.
     """
 
     def __init__(self, sampler: DefaultSampler, batch_size: int) -> None:
@@ -54,46 +52,29 @@ class UpdateBatchSampler(Sampler):
         self.batch_size = batch_size
         self.epoch = 0
         self._start = 0
-        self._options: dict[str, int] = {}
+        self._plan: BatchPlan | None = None
         self._landscape: np.ndarray | None = None
 
     def configure(
-        self,
-        *,
-        total_batch_size: int,
-        unit_size: int,
-        seed: int,
-        rank: int,
-        world_size: int,
+        self, plan: BatchPlan, unit_size: int, seed: int, rank: int
     ) -> None:
-        """Set the numbers that the loop knows, before an epoch.
-
-        Raises:
-            ConfigError: If the data set is smaller than an update, or the
-                config gives the sampler a seed of its own.
-        """
-        # A resumed run has another one later.
-        if not self._options and self.sampler.seed != seed:
+        """Set what the loop knows, before an epoch."""
+        # A resumed run has another seed later.
+        if self._plan is None and self.sampler.seed != seed:
             raise ConfigError(
                 f'train_dataloader.sampler.seed={self.sampler.seed} is not '
-                'used: all that is random depends on the seed of the run. '
-                'Remove it, and set randomness.seed.'
+                'used: remove it, and set randomness.seed.'
             )
         images = len(self.sampler.dataset)
-        if images < total_batch_size:
+        if images < plan.total_batch_size:
             raise ConfigError(
                 f'The data set has {images} image(s) to train on (after '
-                f'filtering), fewer than an update of {total_batch_size}. '
-                'Set default_hooks.total_batch.total_batch_size to at most '
+                f'filtering), fewer than an update of {plan.total_batch_size}.'
+                ' Set default_hooks.total_batch.total_batch_size to at most '
                 f'{images}, or repeat the data set by RepeatDataset.'
             )
-        self._options = dict(
-            total_batch_size=total_batch_size,
-            unit_size=unit_size,
-            seed=seed,
-            rank=rank,
-            world_size=world_size,
-        )
+        self._plan, self._unit_size = plan, unit_size
+        self._seed, self._rank = seed, rank
 
     def start_at(self, epoch: int, update: int) -> None:
         """Choose the epoch, and the update that the next iteration begins at.
@@ -103,31 +84,33 @@ class UpdateBatchSampler(Sampler):
         self.epoch, self._start = epoch, update
 
     @property
-    def updates_per_epoch(self) -> int:
-        """Whole updates that the data set makes."""
-        return len(self.sampler.dataset) // self._option('total_batch_size')
+    def plan(self) -> BatchPlan:
+        """The batch of an update."""
+        if self._plan is None:
+            raise ConfigError(
+                'UpdateBatchSampler works with UpdateTrainLoop, which tells '
+                "it the update's size: set train_cfg=dict(type="
+                "'UpdateTrainLoop', max_epochs=..., _delete_=True)."
+            )
+        return self._plan
 
     @property
-    def accumulation(self) -> int:
-        """Micro-batches of an update on each rank."""
-        at_once = self._option('world_size') * self.batch_size
-        return self._option('total_batch_size') // at_once
+    def updates_per_epoch(self) -> int:
+        """Whole updates that the data set makes."""
+        return len(self.sampler.dataset) // self.plan.total_batch_size
 
     def first_position(self, micro_step: int) -> int:
         """Return the place in the update of a micro-batch's first image."""
-        before = micro_step * self._option('world_size')
-        return (before + self._option('rank')) * self.batch_size
+        before = micro_step * self.plan.world_size + self._rank
+        return before * self.batch_size
 
     def layout(self, epoch: int) -> np.ndarray:
         """Return the images of all ranks; see :func:`epoch_layout`."""
+        total = self.plan.total_batch_size
         if self._landscape is None:
             self._landscape = landscapes(self.sampler.dataset)
         return epoch_layout(
-            self._landscape,
-            self._option('seed'),
-            epoch,
-            self._option('total_batch_size'),
-            self._option('unit_size'),
+            self._landscape, self._seed, epoch, total, self._unit_size
         )
 
     def __iter__(self) -> Iterator[EpochBatch]:
@@ -136,23 +119,14 @@ class UpdateBatchSampler(Sampler):
         start, self._start = self._start, 0
         epoch = self.epoch
         for update in self.layout(epoch)[start:]:
-            for micro_step in range(self.accumulation):
+            for micro_step in range(self.plan.accumulation):
                 first = self.first_position(micro_step)
                 images = update[first : first + self.batch_size]
                 yield EpochBatch(images.tolist(), epoch)
 
     def __len__(self) -> int:
         """Number of micro-batches of a whole epoch on each rank."""
-        return self.updates_per_epoch * self.accumulation
-
-    def _option(self, name: str) -> int:
-        if not self._options:
-            raise ConfigError(
-                'UpdateBatchSampler works with UpdateTrainLoop, which tells '
-                "it the update's size: set train_cfg=dict(type="
-                "'UpdateTrainLoop', max_epochs=..., _delete_=True)."
-            )
-        return self._options[name]
+        return self.updates_per_epoch * self.plan.accumulation
 
 
 def update_sampler(loader: DataLoader) -> UpdateBatchSampler:

@@ -66,10 +66,6 @@ def unit_of(total_batch_size: int, bn_sizes: list[int | None]) -> int:
 
     That is the BN size, so that statistics are over the same images on any
     hardware; where BatchNorm does not count images (None), up to 32 of them.
-
-    Raises:
-        ConfigError: If the largest BN size is not a whole number of the
-            others.
     """
     sizes = [size for size in bn_sizes if size is not None]
     if not sizes:
@@ -82,10 +78,8 @@ def unit_of(total_batch_size: int, bn_sizes: list[int | None]) -> int:
     for size in sizes:
         if largest % size:
             raise ConfigError(
-                f'BN sizes {size} and {largest} of different layers: units '
-                f'of {largest} images, which an update is made of, are not a '
-                f'whole number of {size}. Choose sizes of which the largest '
-                'is a multiple of the others.'
+                f'BN sizes {size} and {largest} of different layers: choose '
+                'sizes of which the largest is a multiple of the others.'
             )
     return largest
 

@@ -48,9 +48,9 @@ class UpdateTrainLoop(BaseLoop):
     - Norm layers' running statistics move once an update.
     - Hooks get the first micro-batch as ``data_batch``, and as ``outputs``
       the mean of this rank's micro-batches. Those which have the methods are
-      called around each micro-step too: ``before_micro_step(runner, index,
-      data_batch)`` and ``after_micro_step(runner, index, data_batch)``; and
-      ``on_error(runner, error)`` when training ends with an exception.
+      called around each micro-step too, ``before_micro_step(runner, index,
+      data_batch)`` and ``after_micro_step``; and ``on_error(runner, error)``
+      when training ends with an exception.
 
     Args:
         runner (Runner): The runner.
@@ -61,10 +61,6 @@ class UpdateTrainLoop(BaseLoop):
         val_interval (int, optional): From one validation to the next.
             Defaults to None: 1 epoch, or 1000 updates.
         dynamic_intervals (list, optional): As MMEngine's loops take it.
-
-    Raises:
-        ConfigError: If the config has no total batch, another sampler, or
-            what contradicts them.
     """
 
     def __init__(
@@ -245,11 +241,10 @@ class UpdateTrainLoop(BaseLoop):
 
     def _configure_sampler(self) -> None:
         self._sampler.configure(
-            total_batch_size=self.plan.total_batch_size,
-            unit_size=self._planner.unit_size,
-            seed=self.runner.seed,
-            rank=self.runner.rank,
-            world_size=self.runner.world_size,
+            self.plan,
+            self._planner.unit_size,
+            self.runner.seed,
+            self.runner.rank,
         )
 
     def _validate(self) -> None:

@@ -68,14 +68,11 @@ def seed_by_image(dataset: Any, seed: int) -> None:
     Before each image of a batch that knows its epoch
     (:class:`~.batch_sampler.EpochBatch`) the global generators of Python,
     numpy and torch (the CPU's) are seeded, and put back in the end. 'Image'
-    is the index in the dataloader's data set, which is given here: what
-    mosaics and repeated tries draw is the image's too.
+    is the index in this data set: what mosaics and repeated tries draw is the
+    image's too. A transform that keeps images, or a generator of its own,
+    from one image to the next is a ConfigError.
 
     To be called before workers start. Calling it again changes the seed.
-
-    Raises:
-        ConfigError: If a transform keeps images, or a random generator of
-            its own, from one image to the next.
     """
     for level in _levels(dataset):
         _check_pipeline(level)
@@ -125,8 +122,7 @@ def _check_pipeline(dataset: Any) -> None:
                 f'{kind.__module__}.{kind.__qualname__} draws from a random '
                 f'generator of its own ({name}), so that what an image gets '
                 'would depend on what its worker loaded before. Let it draw '
-                'from the generators of random, numpy.random or torch, or '
-                'train with EpochBasedTrainLoop.'
+                'from the global ones, or train with EpochBasedTrainLoop.'
             )
         # mmdet's name for it, and that of libraries after its model; some
         # have the list though they do not use it.

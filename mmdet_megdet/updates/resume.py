@@ -27,19 +27,11 @@ class UpdateNote(TypedDict):
 def resumed_epoch(
     saved: dict | None, now: UpdateNote, done: int
 ) -> tuple[int, int]:
-    """Find in which epoch a resumed run makes its next update.
+    """Find in which epoch, from 0, a resumed run makes its next update.
 
-    Args:
-        saved (dict, optional): The checkpoint's note; None if it has none.
-        now (UpdateNote): This run's.
-        done (int): The checkpoint's ``iter``.
-
-    Returns:
-        tuple[int, int]: The epoch, from 0, and updates done when it began.
-
-    Raises:
-        ConfigError: If ``iter`` does not count updates, or an epoch would
-            have to go on with other updates than it began with.
+    By the checkpoint's note, this run's, and the checkpoint's ``iter``.
+    Return also how many updates were done when that epoch began. Where an
+    epoch would have to go on with other updates, that is a ConfigError.
     """
     if saved is None or saved.get('counts') != 'updates':
         counted = 'does not say what it counts'
@@ -52,9 +44,8 @@ def resumed_epoch(
         raise ConfigError(
             f'The checkpoint is of another training loop: its iter={done} '
             f'{counted}, and UpdateTrainLoop counts updates of '
-            f'{now["total_batch_size"]} images. Finish that training by the '
-            "loop that began it, or start from the checkpoint's weights "
-            'alone: load_from without resume.'
+            f'{now["total_batch_size"]} images. Finish that training by its '
+            'own loop, or take the weights alone: load_from without resume.'
         )
     inside = done - saved['epoch_began']
     whole = saved['images'] // saved['total_batch_size']
@@ -69,9 +60,8 @@ def resumed_epoch(
         raise ConfigError(
             f'The checkpoint is of update {inside} of {whole} in its epoch, '
             f'and that epoch was laid out otherwise: {"; ".join(changes)}. '
-            'Resume with the total batch, the BN size and the data of '
-            "before; or from a checkpoint of an epoch's end; or start from "
-            'the weights alone: load_from without resume.'
+            'Resume with those of before, or from a checkpoint of an '
+            "epoch's end, or take the weights alone: load_from without resume."
         )
     print_log(
         f'UpdateTrainLoop: from here on {"; ".join(changes)}. The number of '

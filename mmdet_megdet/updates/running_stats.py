@@ -20,11 +20,8 @@ class RunningStatistics:
     Each micro-step starts from the update's start; its end has the mean of
     what they came to. A layer's step is linear in the statistics of its
     batch, ``r <- (1 - m) r + m s``, so that is ``(1 - m) r + m * mean(s)``:
-    what one micro-step does with as many BN groups, pooled. The layers know
-    nothing of it: whatever has buffers of these names takes part.
-
-    Args:
-        model (nn.Module): The model, on its device.
+    what one micro-step does with as many BN groups, pooled. Whatever has
+    buffers of these names takes part.
     """
 
     def __init__(self, model: nn.Module) -> None:

@@ -36,17 +36,18 @@ def coco_like(folder: Path, side: int, train: int = 24, val: int = 6) -> None:
     ``folder`` is what ``COCO_ROOT`` is to say; of 24 images one shows no
     object.
     """
-    paths = generate_shapes(folder, train=train, val=val, size=(side, side))
+    generate_shapes(folder, train=train, val=val, size=(side, side))
     classes = CocoDataset.METAINFO['classes']
     categories = [dict(id=i, name=name) for i, name in enumerate(classes, 1)]
-    for split, (truth, images) in paths.items():
+    for split in ('train', 'val'):
+        truth = folder / 'annotations' / f'instances_{split}.json'
         content = json.loads(truth.read_text())
         # The shapes' five categories pass for COCO's first five.
         content['categories'] = categories
         truth.with_stem(f'instances_{split}2017').write_text(
             json.dumps(content)
         )
-        (folder / f'{split}2017').symlink_to(images)
+        (folder / f'{split}2017').symlink_to(folder / 'images' / split)
 
 
 def shrink(

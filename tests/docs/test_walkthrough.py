@@ -37,9 +37,11 @@ QUICK = [
 
 def own_images(mine: Path) -> None:
     """Lay generated images, as of cats and dogs, where the page has them."""
-    paths = generate_shapes(mine / 'shapes', train=16, val=4, size=(96, 96))
+    shapes = mine / 'shapes'
+    generate_shapes(shapes, train=16, val=4, size=(96, 96))
     (mine / 'annotations').mkdir()
-    for split, (source, images) in paths.items():
+    for split in ('train', 'val'):
+        source = shapes / 'annotations' / f'instances_{split}.json'
         content = json.loads(source.read_text())
         content['categories'] = [
             dict(id=1, name='cat', supercategory='animal'),
@@ -50,7 +52,7 @@ def own_images(mine: Path) -> None:
         ]
         target = mine / 'annotations' / f'{split}.json'
         target.write_text(json.dumps(content))
-        (mine / split).symlink_to(images)
+        (mine / split).symlink_to(shapes / 'images' / split)
 
 
 @pytest.mark.slow

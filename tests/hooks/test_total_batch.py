@@ -79,8 +79,7 @@ def test_iterations_that_are_updates(tmp_path):
     (16, 3, {},
      ['3 at once do not divide a total batch of 16 (16 = 5 x 3 + 1). '
       'Nothing is rounded. What would run, least changed first: '
-      '--images-per-gpu 4; or --cfg-options '
-      'default_hooks.total_batch.total_batch_size=15.']),
+      '--images-per-gpu 4; or total_batch_size=15.']),
     (0, 4, {}, ['total_batch_size=0 must be a positive int']),
     (16, 4, dict(default_hooks__sync_bn_group__bn_size=8),
      ['cannot give a BN size of 8']),

@@ -6,6 +6,7 @@ from mmengine.runner import Runner
 from torch.utils.data import DataLoader
 
 from mmdet_megdet.errors import ConfigError
+from mmdet_megdet.recipe import BatchPlan
 from mmdet_megdet.updates import UpdateBatchSampler, epoch_layout
 from mmdet_megdet.updates.batch_sampler import landscapes
 
@@ -18,19 +19,19 @@ class Sizes(BaseDataset):
 
 
 SIZES = Sizes()
-OPTIONS = dict(total_batch_size=8, unit_size=4, seed=5, rank=0, world_size=1)
+OPTIONS = dict(plan=BatchPlan(1, 4, 8), unit_size=4, seed=5, rank=0)
 
 
-def configured(images_per_gpu=4, dataset=SIZES, **options):
+def configured(dataset=SIZES, **options):
     options = OPTIONS | options
     sampler = DefaultSampler(dataset, seed=options['seed'])
-    found = UpdateBatchSampler(sampler, images_per_gpu)
+    found = UpdateBatchSampler(sampler, options['plan'].images_per_gpu)
     found.configure(**options)
     return found
 
 
 def test_a_rank_takes_its_slice_of_each_micro_step():
-    batches = configured(rank=1, world_size=2, images_per_gpu=2)
+    batches = configured(rank=1, plan=BatchPlan(2, 2, 8))
     batches.start_at(epoch=3, update=2)
     _, _, update = epoch_layout(landscapes(SIZES), 5, 3, 8, 4).tolist()
     found = list(batches)

@@ -19,6 +19,7 @@ from torch.utils.data import DataLoader
 
 from mmdet_megdet.demo_data import METAINFO, generate_shapes
 from mmdet_megdet.errors import ConfigError
+from mmdet_megdet.recipe import BatchPlan
 from mmdet_megdet.updates import EpochBatch, seed_by_image, seed_generators
 from tests.updates.test_batch_sampler import configured
 
@@ -81,9 +82,8 @@ def two_epochs(dataset, world_size=1, images_per_gpu=4, workers=0):
     """Images and boxes as loaded, each image as what it is, in order."""
     ranks = []
     for rank in range(world_size):
-        batches = configured(
-            images_per_gpu, dataset, rank=rank, world_size=world_size, seed=3
-        )
+        plan = BatchPlan(world_size, images_per_gpu, 8)
+        batches = configured(dataset, plan=plan, rank=rank, seed=3)
         loader = DataLoader(
             dataset,
             batch_sampler=batches,

@@ -27,7 +27,6 @@ from mmdet_megdet.text import some
 from .report import Finding, failure, passed, warning
 
 _PLAN = 'batch plan'
-_TOTAL_OPTION = '--cfg-options default_hooks.total_batch.total_batch_size={}'
 
 
 def build_model(cfg: Any) -> nn.Module:
@@ -130,8 +129,7 @@ def check_plan(
         try:
             plan = BatchPlan(gpus, batch, total, size)
         except PlanError as error:
-            text, remedy = '; '.join(error.problems), error.remedy
-            yield failure(_PLAN, text, remedy(_TOTAL_OPTION))
+            yield failure(_PLAN, '; '.join(error.problems), error.remedy)
             continue
         if epoch is None or not loop.get('max_epochs'):
             yield _listed(plan_rows(plan))
