@@ -105,7 +105,8 @@ def _write_images(
 ) -> dict[str, list[dict]]:
     """Write a split's images; return what its annotation file is to hold."""
     folder.mkdir(parents=True)
-    content: dict[str, list[dict]] = dict(images=[], annotations=[])
+    # Of pycocotools 2.0.9 results need an info.
+    content: dict[str, Any] = dict(info={}, images=[], annotations=[])
     content['categories'] = [
         dict(id=number, name=name) for number, name in enumerate(CLASSES, 1)
     ]
