@@ -115,9 +115,13 @@ def test_a_refused_size_changes_nothing():
     with pytest.raises(ConfigError, match=r'bn_size=2\.0 must be'):
         MegDetSyncBN(4, bn_size=2.0)
     model = nn.Sequential(MegDetSyncBN(3), MegDetSyncBN(3, bn_size=4))
-    for images, refusal in ((3, 'nearest BN sizes are 3;'), (0, '=0 must be')):
+    for images, bn_size, refusal in (
+        (3, 'layers', 'nearest BN sizes are 3;'),
+        (0, 'layers', '_gpu=0 must be'),
+        (4, 0, 'bn_size=0 must be'),
+    ):
         with pytest.raises(ConfigError, match=refusal):
-            resolve_bn_groups(model, images)
+            resolve_bn_groups(model, images, bn_size)
     assert [layer.ranks_per_group for layer in model] == [None, None]
     assert resolve_bn_groups(model, images_per_gpu=4) == {1: 2}
     assert [layer.bn_size for layer in model] == [None, 4]
