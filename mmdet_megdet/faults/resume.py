@@ -59,8 +59,8 @@ class ResumeReportHook(Hook):
         if not (resumes(runner) and isinstance(wrapper, OptimWrapper)):
             return
         # Where they are missing, asking says so: ahead of loading.
-        meta, _ = checkpoint['meta'], checkpoint['message_hub']
-        meta['epoch']
+        meta = checkpoint['meta']
+        checkpoint['message_hub'], meta['epoch']
         # MMEngine would warn of metainfo that was only made plain.
         today = getattr(runner.train_dataloader.dataset, 'metainfo', None)
         if repr(readable(today)) == repr(meta.get('dataset_meta')):

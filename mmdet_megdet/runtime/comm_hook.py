@@ -44,8 +44,8 @@ def register_comm_hook(
     name = options.pop('type', None)
     if name not in _HOOKS:
         raise ConfigError(
-            f'comm_hook={comm_hook!r} is none of {", ".join(_HOOKS)}, as a '
-            'name or as dict(type=name, ...).'
+            f'comm_hook={comm_hook!r} names no communication hook: '
+            f'{", ".join(_HOOKS)}, as a name or as dict(type=name, ...).'
         )
     if options and name != _POWER_SGD:
         raise ConfigError(f'comm_hook {name} has no arguments: {options}.')
@@ -60,8 +60,8 @@ def register_comm_hook(
         model.register_comm_hook(state, hook)
     except (TypeError, ValueError) as error:
         raise ConfigError(
-            f'comm_hook {name} with {options} does not work with this PyTorch '
-            f'and {dist.get_backend(group)}: {error}'
+            f'comm_hook {name} with {options} does not work with this build '
+            f'of PyTorch and {dist.get_backend(group)}: {error}'
         ) from error
 
 

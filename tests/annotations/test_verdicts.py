@@ -182,6 +182,8 @@ def test_doctor_and_training_agree(tmp_path, monkeypatch, files, plant):
             with pytest.raises(DataError) as caught:
                 check_annotation_files(cfg)
             assert all(text in str(caught.value) for text in failed)
+            broken = bool(said['broken'])
+            assert ('on purpose' in str(caught.value)) is not broken
         else:
             warned = [f.text for f in findings if f.level == WARN]
             assert [v.text for v in check_annotation_files(cfg)] == warned
