@@ -1,8 +1,6 @@
 # Copyright (c) mmdet_megdet contributors. All rights reserved.
 """Two small annotation files, and a config that trains and evaluates them."""
 
-from __future__ import annotations
-
 import copy
 import json
 from pathlib import Path

@@ -1,8 +1,6 @@
 # Copyright (c) mmdet_megdet contributors. All rights reserved.
 """Which files a config reads, of which classes, also without torch."""
 
-from __future__ import annotations
-
 import json
 import subprocess
 import sys

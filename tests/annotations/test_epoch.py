@@ -1,8 +1,6 @@
 # Copyright (c) mmdet_megdet contributors. All rights reserved.
 """What is counted of a data set, against the data set that mmdet builds."""
 
-from __future__ import annotations
-
 import math
 import random
 import sys

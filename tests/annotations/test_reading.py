@@ -1,8 +1,6 @@
 # Copyright (c) mmdet_megdet contributors. All rights reserved.
 """Reading as pycocotools does, whatever a file looks like."""
 
-from __future__ import annotations
-
 import json
 import random
 

@@ -4,8 +4,6 @@
 And with what they let pass mmdet trains and evaluates.
 """
 
-from __future__ import annotations
-
 import copy
 import math
 import sys

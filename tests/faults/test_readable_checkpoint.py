@@ -1,6 +1,4 @@
 # Copyright (c) mmdet_megdet contributors. All rights reserved.
-from __future__ import annotations
-
 import datetime
 import enum
 import inspect

@@ -1,8 +1,6 @@
 # Copyright (c) mmdet_megdet contributors. All rights reserved.
 """What ranks compare; that they refuse is in distributed/test_data_faults."""
 
-from __future__ import annotations
-
 from mmdet_megdet.faults.same_run import check_same_run, settings
 
 

@@ -1,8 +1,6 @@
 # Copyright (c) mmdet_megdet contributors. All rights reserved.
 """The monitor in the stock Runner, on one process."""
 
-from __future__ import annotations
-
 import json
 
 import pytest

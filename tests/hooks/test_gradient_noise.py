@@ -5,8 +5,6 @@ An update is 8 points, and an epoch 12 updates. (Several ranks:
 tests/distributed/test_gradient_noise.py.)
 """
 
-from __future__ import annotations
-
 from types import SimpleNamespace
 
 import numpy as np

@@ -1,8 +1,6 @@
 # Copyright (c) mmdet_megdet contributors. All rights reserved.
 """AGVM through the stock Runner, against a restatement of its rule."""
 
-from __future__ import annotations
-
 import math
 
 import numpy as np

@@ -5,8 +5,6 @@ The data set has 32 images and the run four epochs: 4 images at once and 16
 an update make 8 micro-batches and 2 updates an epoch.
 """
 
-from __future__ import annotations
-
 import pytest
 import torch
 from mmengine.optim import OptimWrapper, OptimWrapperDict

@@ -1,8 +1,6 @@
 # Copyright (c) mmdet_megdet contributors. All rights reserved.
 """The wrapper's options and its log line, on a single gloo rank."""
 
-from __future__ import annotations
-
 import pytest
 import torch.distributed as dist
 from mmengine.logging import MMLogger

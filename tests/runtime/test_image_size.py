@@ -1,8 +1,6 @@
 # Copyright (c) mmdet_megdet contributors. All rights reserved.
 """The size that a header tells against that which the decoder gives."""
 
-from __future__ import annotations
-
 import warnings
 
 import cv2

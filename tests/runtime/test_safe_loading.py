@@ -1,8 +1,6 @@
 # Copyright (c) mmdet_megdet contributors. All rights reserved.
 """Nothing in a checkpoint is executed, whoever reads it."""
 
-from __future__ import annotations
-
 import copy
 import os
 import pickle

@@ -1,8 +1,6 @@
 # Copyright (c) mmdet_megdet contributors. All rights reserved.
 """Runs the project's command-line tools as a user does."""
 
-from __future__ import annotations
-
 import functools
 import json
 import os

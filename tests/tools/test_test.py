@@ -1,6 +1,4 @@
 # Copyright (c) mmdet_megdet contributors. All rights reserved.
-from __future__ import annotations
-
 from types import SimpleNamespace
 
 import cv2

@@ -8,8 +8,6 @@ the caller's child like any other. Ranks of torchrun come from a copy of the
 server and are torchrun's children.
 """
 
-from __future__ import annotations
-
 import ctypes
 import gc
 import importlib

@@ -1,8 +1,6 @@
 # Copyright (c) mmdet_megdet contributors. All rights reserved.
 """Private names of other libraries are used in ``upstream/`` alone."""
 
-from __future__ import annotations
-
 import ast
 import re
 from collections import defaultdict

@@ -4,8 +4,6 @@
 That a machine is gone is noticed in ``tests/distributed/test_elastic.py``.
 """
 
-from __future__ import annotations
-
 import pytest
 
 from tests.tools.command import free_port, run
