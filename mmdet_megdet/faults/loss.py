@@ -102,8 +102,9 @@ class FiniteLossHook(Hook):
         text = self._describe(wrong)
         if self.on_failure == 'raise':
             raise NonFiniteLossError(
-                f'{text} Look at the annotations of these images; if it comes '
-                'early, at the learning rate and the warm-up. '
+                f'{text} No weight has seen it. Look at the annotations of '
+                'these images; if it comes early, at the learning rate and '
+                'the warm-up. '
                 "default_hooks.finite_loss.on_failure='skip' leaves such "
                 'updates out.'
             )
