@@ -91,13 +91,22 @@ class AtomicCheckpointHook(CheckpointHook):
             )
         return path
 
+    # The methods of CheckpointHook in which it deletes ahead of saving.
+
     def _save_checkpoint_with_step(
         self, runner: Runner, step: int, meta: dict
     ) -> None:
-        """Save, and delete what is outdated when that is whole."""
         interrupted = runner.message_hub.get_info(_INTERRUPTED)
         runner.message_hub.update_info(_INTERRUPTED, '')
         super()._save_checkpoint_with_step(runner, step, meta)
+        self._remove_outdated(interrupted)
+
+    def _save_best_checkpoint(self, runner: Runner, metrics: dict) -> None:
+        super()._save_best_checkpoint(runner, metrics)
+        self._remove_outdated()
+
+    def _remove_outdated(self, interrupted: str | None = None) -> None:
+        """Delete what waits for it, and the one of inside an epoch."""
         backend = self.file_backend
         if not is_main_process() or not isinstance(
             backend, AtomicLocalBackend

@@ -49,6 +49,22 @@ def test_the_oldest_goes_when_the_new_one_is_whole(tmp_path, monkeypatch):
     assert latest_checkpoint(tmp_path) == str(tmp_path / 'epoch_3.pth')
 
 
+def test_the_best_alone(tmp_path, monkeypatch):
+    """The previous best goes without another checkpoint that is saved."""
+    errors = iter([3.0, 2.0, 1.0])
+    monkeypatch.setattr(
+        'tests.data.tiny_task.TinyError.compute_metrics',
+        lambda *_: dict(error=next(errors)),
+    )
+    only_best = dict(interval=-1, save_last=False)
+    settings = {
+        f'default_hooks__checkpoint__{k}': v for k, v in only_best.items()
+    }
+    train(tmp_path, **settings)
+    saved = [path.name for path in tmp_path.glob('*.pth')]
+    assert saved == ['best_error_epoch_3.pth']
+
+
 def test_a_checkpoint_does_not_have_other_files_deleted(tmp_path):
     train(tmp_path / 'run', train_cfg__max_epochs=1)
     path = tmp_path / 'run' / 'epoch_1.pth'
