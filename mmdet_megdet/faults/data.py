@@ -54,6 +54,10 @@ class DataCheckHook(Hook):
         annotations (str): 'raise'; 'warn', which lets pass what would train
             otherwise than it seems, such as categories left out on purpose;
             or 'off', which does not read the files. Defaults to 'raise'.
+
+    Examples:
+        >>> default_hooks = dict(
+        ...     data_check=dict(type='DataCheckHook', annotations='warn'))
     """
 
     # Behind hooks that change a pipeline.

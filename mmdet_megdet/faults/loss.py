@@ -40,6 +40,10 @@ class FiniteLossHook(Hook):
         on_failure (str): 'raise' or 'skip'. Defaults to 'raise'.
         max_skips (int): How many updates of a training, resumed parts
             included, may be skipped before it raises. Defaults to 10.
+
+    Examples:
+        >>> default_hooks = dict(finite_loss=dict(
+        ...     type='FiniteLossHook', on_failure='skip', max_skips=5))
     """
 
     def __init__(

@@ -67,6 +67,5 @@ def hold_workers(runner: Runner) -> None:
 
 
 def _late(loader: DataLoader) -> Iterator[Sequence]:
-    yield from mmengine_names.endless_batches(
-        loader
-    )  # starts with the first batch
+    """Iterate without end; workers start with the first batch."""
+    yield from mmengine_names.endless_batches(loader)

@@ -55,6 +55,13 @@ class MegDetDistributedDataParallel(MMDistributedDataParallel):
         comm_hook (str or Mapping, optional): How gradients are compressed on
             their way, as :func:`register_comm_hook` takes it.
         **kwargs: Passed to :class:`MMDistributedDataParallel`.
+
+    Examples:
+        >>> model_wrapper_cfg = dict(
+        ...     type='MegDetDistributedDataParallel',
+        ...     convert_bn=['backbone', 'neck'],
+        ...     comm_hook=dict(type='powerSGD', matrix_approximation_rank=2),
+        ... )
     """
 
     def __init__(
