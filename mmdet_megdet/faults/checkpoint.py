@@ -104,7 +104,8 @@ class AtomicCheckpointHook(CheckpointHook):
 
     def _save_best_checkpoint(self, runner: Runner, metrics: dict) -> None:
         super()._save_best_checkpoint(runner, metrics)
-        self._remove_outdated()
+        if self.save_best:  # else validation may be without training
+            self._remove_outdated()
 
     def _remove_outdated(self, interrupted: str | None = None) -> None:
         """Delete what waits for it, and the one of inside an epoch."""

@@ -6,11 +6,13 @@ from pathlib import Path
 import pytest
 import torch
 from mmengine.fileio import LocalBackend
+from mmengine.runner import Runner
 
 from mmdet_megdet.errors import CheckpointError
 from mmdet_megdet.faults import AtomicCheckpointHook, latest_checkpoint
 from mmdet_megdet.faults.checkpoint import write_atomically
-from tests.data.faults_run import train
+from tests.data.faults_run import CONFIG, train
+from tests.data.tiny_run import config_of
 
 
 def test_the_oldest_goes_when_the_new_one_is_whole(tmp_path, monkeypatch):
@@ -102,6 +104,11 @@ def test_the_best_alone(tmp_path, monkeypatch):
     train(tmp_path, **settings)
     saved = [path.name for path in tmp_path.glob('*.pth')]
     assert saved == ['best_error_epoch_3.pth']
+
+
+def test_validation_alone(tmp_path):
+    settings = dict(default_hooks__checkpoint__save_best=None)
+    Runner.from_cfg(config_of(CONFIG, tmp_path, **settings)).val()
 
 
 def test_a_checkpoint_does_not_have_other_files_deleted(tmp_path):
