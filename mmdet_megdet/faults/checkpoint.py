@@ -50,11 +50,12 @@ class AtomicCheckpointHook(CheckpointHook):
         """Make writes atomic, and remove what a killed run left unfinished."""
         out_dir = self.out_dir or runner.work_dir
         chosen = self.backend_args or self.file_client_args
-        backend = type(get_file_backend(out_dir))
-        if not chosen and backend is LocalBackend:
+        if not chosen and type(get_file_backend(out_dir)) is LocalBackend:
             self.backend_args = dict(backend=ATOMIC_BACKEND)
         super().before_train(runner)
-        if not is_main_process() or backend is not LocalBackend:
+        backend = self.file_backend
+        self.file_backend = _LateRemovals(backend)
+        if not is_main_process() or not isinstance(backend, LocalBackend):
             return
         for path in sorted(Path(self.out_dir).glob(f'*{_UNFINISHED}')):
             path.unlink(missing_ok=True)
@@ -103,40 +104,47 @@ class AtomicCheckpointHook(CheckpointHook):
 
     def _save_best_checkpoint(self, runner: Runner, metrics: dict) -> None:
         super()._save_best_checkpoint(runner, metrics)
-        self._remove_outdated()
+        if self.save_best:  # else validation may be without training
+            self._remove_outdated()
 
     def _remove_outdated(self, interrupted: str | None = None) -> None:
         """Delete what waits for it, and the one of inside an epoch."""
-        backend = self.file_backend
-        if not is_main_process() or not isinstance(
-            backend, AtomicLocalBackend
-        ):
+        if not is_main_process():
             return
+        backend, waiting = self.file_backend.backend, self.file_backend.waiting
         best = getattr(self, 'best_ckpt_path_dict', {}).values()
         in_use = {self.last_ckpt, getattr(self, 'best_ckpt_path', None), *best}
         # A checkpoint that was resumed from says what is outdated: it could
         # name any file.
         folder = osp.realpath(self.out_dir)
-        for path in {interrupted, *backend.outdated} - {None, '', *in_use}:
-            if osp.realpath(osp.dirname(path)) == folder and osp.isfile(path):
-                LocalBackend.remove(backend, path)
-        backend.outdated.clear()
+        for path in {interrupted, *waiting} - {None, '', *in_use}:
+            inside = osp.realpath(osp.dirname(path)) == folder
+            if inside and backend.isfile(path):
+                backend.remove(path)
+        waiting.clear()
+
+
+class _LateRemovals:
+    """A file backend whose removals wait."""
+
+    def __init__(self, backend: Any) -> None:
+        self.backend = backend
+        self.waiting: set[str] = set()
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.backend, name)
+
+    def remove(self, path: str) -> None:
+        self.waiting.add(path)
 
 
 @register_backend(ATOMIC_BACKEND)
 class AtomicLocalBackend(LocalBackend):
-    """MMEngine's file backend for local disks; removals wait."""
-
-    def __init__(self) -> None:
-        self.outdated: set[str] = set()
+    """MMEngine's file backend for local disks, with atomic writes."""
 
     def put(self, obj: bytes, filepath: str | Path) -> None:
         """Write bytes as :func:`write_atomically` does."""
         write_atomically(obj, filepath)
-
-    def remove(self, filepath: str | Path) -> None:
-        """Note what AtomicCheckpointHook removes when it has saved."""
-        self.outdated.add(str(filepath))
 
 
 def write_atomically(data: bytes, path: str | Path) -> None:

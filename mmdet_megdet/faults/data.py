@@ -190,7 +190,9 @@ def check_annotation_files(
         verdicts += filter(None, map(unreadable, paths))
         if any(verdict.level == 'broken' for verdict in verdicts):
             text = _refusal(verdicts, 'off')
-            raise DataError(f'rank {dist.get_rank()}: {text}')
+            alone = dist.get_world_size() == 1
+            here = '' if alone else f'rank {dist.get_rank()}: '
+            raise DataError(here + text)
     if mode == 'off':
         return []
     told: list[Any] = [None]

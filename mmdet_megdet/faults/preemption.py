@@ -84,11 +84,12 @@ class PreemptionHook(Hook):
 
     def after_train_iter(self, runner: Runner, *_: Any, **__: Any) -> None:
         """Agree after an update whether to stop; if so, save and stop."""
+        if self._signal is None:
+            return
         wrapper: Any = runner.optim_wrapper
         several = isinstance(wrapper, OptimWrapperDict)
         wrappers = wrapper.values() if several else [wrapper]
-        updated = all(one.should_update() for one in wrappers)
-        if self._signal is None or not updated:
+        if not all(one.should_update() for one in wrappers):
             return
         asked = torch.tensor(runner.rank + 1 if self._signal.received() else 0)
         all_reduce(asked, 'max')

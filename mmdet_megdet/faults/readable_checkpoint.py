@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import torch
 from mmengine.hooks import Hook
+from mmengine.logging import HistoryBuffer
 from mmengine.registry import HOOKS
 from mmengine.runner import Runner
 
@@ -78,7 +79,10 @@ def readable(value: Any, path: str = '') -> Any:
     Containers are made anew, tensors and arrays of numbers stay themselves.
     """
     kind = type(value)
-    if kind in _LEAVES + _TENSORS:
+    if kind in _LEAVES + _TENSORS or _is_numeric(value):
+        return value
+    if kind is HistoryBuffer:  # long ones: without copies of their numbers
+        readable(value.__getstate__(), path)
         return value
     if isinstance(value, Mapping):
         return _plain_mapping(value, path)
@@ -116,6 +120,14 @@ def _plain_mapping(value: Any, path: str) -> dict:
     plain = type(value)(items)
     copy_versions(plain, value)
     return plain
+
+
+def _is_numeric(value: Any) -> bool:
+    return (
+        isinstance(value, np.ndarray | np.generic)
+        and value.dtype.kind in 'biuf'  # as safe_loading allows
+        and type(value) in (np.ndarray, value.dtype.type)
+    )
 
 
 def _reads_back(value: Any) -> bool:

@@ -46,8 +46,8 @@ def hold_workers(runner: Runner) -> None:
 
     What a worker is to know must be on its loader when it starts. MMEngine's
     IterBasedTrainLoop starts its workers when it is built, ahead of all hooks:
-    those are ended here, and MMEngine's samplers begin again. (Others go on
-    behind what they have been asked for.)
+    those are ended here, and MMEngine's samplers begin again, and a config's
+    batch sampler. (Others go on behind what they have been asked for.)
 
     A hook that sets something on a loader calls this in ``before_run``; any
     number of them may.
@@ -62,7 +62,7 @@ def hold_workers(runner: Runner) -> None:
     # Workers end with the iterators that hold them.
     loop.dataloader_iterator = None
     end_workers(loop.dataloader)
-    mmengine_names.begin_again(loop.dataloader)
+    mmengine_names.begin_again(runner, loop.dataloader)
     loop.dataloader_iterator = _late(loop.dataloader)
 
 

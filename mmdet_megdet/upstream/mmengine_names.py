@@ -14,6 +14,7 @@ import torch
 from mmengine.dataset import InfiniteSampler
 from mmengine.optim import BaseOptimWrapper, OptimWrapper, _ParamScheduler
 from mmengine.optim.scheduler import OneCycleParamScheduler
+from mmengine.registry import DATA_SAMPLERS
 from mmengine.runner import BaseLoop, Runner, checkpoint
 from torch.optim import Optimizer
 from torch.utils.data import DataLoader
@@ -109,11 +110,19 @@ def has_seed_of_each_rank(runner: Runner) -> bool:
     return bool(runner._randomness_cfg.get('diff_rank_seed', False))
 
 
-def begin_again(loader: DataLoader) -> None:
-    """Let an InfiniteSampler begin again, which others do by themselves."""
+def begin_again(runner: Runner, loader: DataLoader) -> None:
+    """Let an InfiniteSampler and the batch sampler begin again."""
     sampler: Any = getattr(loader.batch_sampler, 'sampler', loader.sampler)
     if isinstance(sampler, InfiniteSampler):
         sampler.indices = sampler._indices_of_rank()
+    config: Any = runner._train_dataloader
+    batches = config.get('batch_sampler') if isinstance(config, dict) else None
+    if isinstance(batches, dict):
+        # mmdet's has yet to clear the batch that it gave last, without which
+        # it never gives another of that orientation.
+        made = dict(sampler=sampler, batch_size=config['batch_size'])
+        anew = DATA_SAMPLERS.build(batches, default_args=made)
+        vars(loader).update(batch_sampler=anew)
 
 
 def load_as_torch_does() -> None:

@@ -6,11 +6,13 @@ from pathlib import Path
 import pytest
 import torch
 from mmengine.fileio import LocalBackend
+from mmengine.runner import Runner
 
 from mmdet_megdet.errors import CheckpointError
-from mmdet_megdet.faults import latest_checkpoint
+from mmdet_megdet.faults import AtomicCheckpointHook, latest_checkpoint
 from mmdet_megdet.faults.checkpoint import write_atomically
-from tests.data.faults_run import train
+from tests.data.faults_run import CONFIG, train
+from tests.data.tiny_run import config_of
 
 
 def test_the_oldest_goes_when_the_new_one_is_whole(tmp_path, monkeypatch):
@@ -49,6 +51,45 @@ def test_the_oldest_goes_when_the_new_one_is_whole(tmp_path, monkeypatch):
     assert latest_checkpoint(tmp_path) == str(tmp_path / 'epoch_3.pth')
 
 
+def test_the_oldest_waits_for_any_backend(tmp_path, monkeypatch):
+    """And the one of inside an epoch goes."""
+    events = []
+
+    def note(name):
+        done = getattr(LocalBackend, name)
+
+        def noted(self, *args):
+            events.append(f'{name} {Path(args[-1]).name}')
+            done(self, *args)
+
+        monkeypatch.setattr(LocalBackend, name, noted)
+
+    note('put')
+    note('remove')
+    hook = 'default_hooks__checkpoint__'
+    options = dict(max_keep_ckpts=1, save_best=None)
+    options['backend_args'] = dict(backend='local')
+    options = {f'{hook}{k}': v for k, v in options.items()}
+    before_train = AtomicCheckpointHook.before_train
+
+    def interrupted(hook, runner):
+        before_train(hook, runner)
+        path = tmp_path / 'iter_3.pth'
+        path.touch()
+        runner.message_hub.update_info('interrupted_ckpt', str(path))
+
+    monkeypatch.setattr(AtomicCheckpointHook, 'before_train', interrupted)
+    train(tmp_path, **options)
+    assert events == [
+        'put epoch_1.pth',
+        'remove iter_3.pth',
+        'put epoch_2.pth',
+        'remove epoch_1.pth',
+        'put epoch_3.pth',
+        'remove epoch_2.pth',
+    ]
+
+
 def test_the_best_alone(tmp_path, monkeypatch):
     """The previous best goes without another checkpoint that is saved."""
     errors = iter([3.0, 2.0, 1.0])
@@ -63,6 +104,11 @@ def test_the_best_alone(tmp_path, monkeypatch):
     train(tmp_path, **settings)
     saved = [path.name for path in tmp_path.glob('*.pth')]
     assert saved == ['best_error_epoch_3.pth']
+
+
+def test_validation_alone(tmp_path):
+    settings = dict(default_hooks__checkpoint__save_best=None)
+    Runner.from_cfg(config_of(CONFIG, tmp_path, **settings)).val()
 
 
 def test_a_checkpoint_does_not_have_other_files_deleted(tmp_path):

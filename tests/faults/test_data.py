@@ -90,6 +90,13 @@ def test_errors_name_the_image_also_from_a_worker(config, tmp_path):
     assert isinstance(caught.value.__cause__, FileNotFoundError)
 
 
+def test_one_process_has_no_rank_to_name(config, tmp_path):
+    cfg = config('raise')
+    (tmp_path / 'data' / 'annotations.json').unlink()
+    with pytest.raises(DataError, match=r'^(?!rank 0)'):
+        check_annotation_files(cfg)
+
+
 def forbid_reading(monkeypatch):
     monkeypatch.setattr(
         'mmdet_megdet.faults.data.judge', lambda *_: pytest.fail('reads')

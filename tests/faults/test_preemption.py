@@ -3,6 +3,7 @@ import gc
 import os
 import signal
 import subprocess
+from types import SimpleNamespace
 
 import psutil
 import pytest
@@ -11,7 +12,7 @@ from mmengine.registry import HOOKS
 from torch.utils.data import DataLoader
 
 from mmdet_megdet.errors import ConfigError, Preempted
-from mmdet_megdet.faults.preemption import shield_workers
+from mmdet_megdet.faults.preemption import PreemptionHook, shield_workers
 from tests.data.faults_run import train
 from tests.data.tiny_run import by_iteration
 
@@ -64,6 +65,8 @@ def test_a_run_to_its_end_leaves_sigterm_as_it_was(tmp_path):
     assert signal.set_wakeup_fd(wakeup) == wakeup
     train(tmp_path / 'none', default_hooks__checkpoint=None)
     assert not list((tmp_path / 'none').glob('*.pth'))
+    # Whose wrapper may be of a kind that does not tell of updates.
+    PreemptionHook().after_train_iter(SimpleNamespace(optim_wrapper=None))
 
 
 @pytest.mark.parametrize(('settings', 'text'), [

@@ -11,10 +11,12 @@ import torch
 from mmdet.registry import DATASETS, OPTIMIZERS, PARAM_SCHEDULERS
 from mmdet.utils import register_all_modules
 from mmengine.config import ConfigDict
+from mmengine.logging import HistoryBuffer
 from mmengine.optim import OptimWrapper, _ParamScheduler
 from mmengine.runner.checkpoint import CheckpointLoader
 
 from mmdet_megdet.errors import CheckpointError
+from mmdet_megdet.faults import readable_checkpoint
 from mmdet_megdet.faults.readable_checkpoint import readable
 from tests.data.faults_run import train
 from tests.data.faulty_task import DiaryHook
@@ -67,6 +69,19 @@ def test_a_state_dict_keeps_its_versions_and_tensors():
     assert (type(found), found['extra']) == (OrderedDict, 'red')
     assert found._metadata == state._metadata
     assert found['weight'] is state['weight']
+
+
+def test_numbers_are_not_tried_one_by_one(monkeypatch):
+    """A long training's log has thousands, in arrays of up to a million."""
+    tried = []
+    monkeypatch.setattr(readable_checkpoint, '_reads_back', tried.append)
+    monkeypatch.setattr(HistoryBuffer, '_statistics_methods', {})
+    numbers = [np.float64(1), np.bool_(1), np.arange(3, dtype='>u2')]
+    assert readable(numbers) == numbers
+    buffer = HistoryBuffer([1.0], [1])
+    HistoryBuffer._statistics_methods.clear()
+    assert readable(buffer) is buffer
+    assert tried == []
 
 
 @pytest.mark.parametrize(('content', 'message'), [

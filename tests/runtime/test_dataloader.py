@@ -64,6 +64,25 @@ def test_what_is_set_later_reaches_them(
     assert (tmp_path / '1').exists()
 
 
+@pytest.mark.parametrize('sampler', ['InfiniteSampler', 'DefaultSampler'])
+def test_a_batch_sampler_begins_again_too(sampler, monkeypatch, tmp_path):
+    """mmdet's has the batch that it gave last still to clear."""
+    monkeypatch.setattr('mmengine.runner.loops.time.sleep', lambda _: None)
+    monkeypatch.setattr(TinyImages, 'get_data_info', shape_of, raising=False)
+    settings = dict(batch_sampler=dict(type='mmdet.AspectRatioBatchSampler'))
+    _, plain = make_runner(tmp_path, sampler, **settings)
+    runner, loop = make_runner(tmp_path, sampler, num_workers=1, **settings)
+    hold_workers(runner)
+    for _ in range(9):
+        wanted = next(plain.dataloader_iterator)
+        got = next(loop.dataloader_iterator)
+        assert torch.equal(got['targets'], wanted['targets'])
+
+
+def shape_of(dataset, index):
+    return dict(width=1 + index % 3, height=2)
+
+
 def test_what_a_batch_and_its_loader_tell():
     """With the images' paths: tests/distributed/test_data_faults.py."""
     samples = [DetDataSample(metainfo=dict(img_id='x')), DetDataSample()]
