@@ -29,6 +29,8 @@ from ..runtime import check_warmup_ends, each_config
 from ..schedulers import check_together
 from ..upstream.mmengine_names import Kind, accumulation_of, built_loop
 
+# Of MMEngine and mmdet.
+_ENDLESS = ('InfiniteSampler', 'MultiSourceSampler')
 # The loops that were looked at: a Runner may validate, then train.
 _checked: WeakKeyDictionary[Runner, list[str]] = WeakKeyDictionary()
 
@@ -162,14 +164,9 @@ def check_end(loader: DataLoader, kind: str) -> None:
     batches = loader.batch_sampler
     source: Any = loader if batches is None else batches
     sampler: Any = getattr(source, 'sampler', source)
-    if not hasattr(sampler, '__len__') or len(sampler) == 0:
-        return
-    states = random.getstate(), np.random.get_state(), torch.get_rng_state()
-    more = next(islice(sampler, len(sampler), None), None)
-    random.setstate(states[0])
-    np.random.set_state(states[1])
-    torch.set_rng_state(states[2])
-    if more is None:
+    # Those that are known are not asked: of some data they would find no end.
+    known = any(kind.__name__ in _ENDLESS for kind in type(sampler).__mro__)
+    if not known and not _yields_more(sampler):
         return
     remedy = f"{kind}_dataloader.sampler=dict(type='DefaultSampler')"
     if kind == 'train':
@@ -179,6 +176,18 @@ def check_end(loader: DataLoader, kind: str) -> None:
         f'{len(sampler)} it says, and the loop waits for its end. Set '
         f'{remedy}.'
     )
+
+
+def _yields_more(sampler: Any) -> bool:
+    """Return whether a sampler yields more than it says."""
+    if not hasattr(sampler, '__len__') or len(sampler) == 0:
+        return False
+    states = random.getstate(), np.random.get_state(), torch.get_rng_state()
+    more = next(islice(sampler, len(sampler), None), None)
+    random.setstate(states[0])
+    np.random.set_state(states[1])
+    torch.set_rng_state(states[2])
+    return more is not None
 
 
 def check_lengths(loader: DataLoader, kind: str, lengths: list[int]) -> None:

@@ -176,3 +176,16 @@ def test_a_sampler_that_says_too_little():
     with pytest.raises(ConfigError, match='TooMany gives more than the 8 it'):
         setup.check_end(loader, 'train')
     assert draw() == expected
+
+
+class MultiSourceSampler(DefaultSampler):
+    """By its name mmdet's, which may look for ever for its next image."""
+
+    def __iter__(self):
+        pytest.fail('is asked')
+
+
+def test_known_samplers_are_not_asked():
+    loader = DataLoader(range(9), sampler=MultiSourceSampler(range(9)))
+    with pytest.raises(ConfigError, match='MultiSourceSampler gives more'):
+        setup.check_end(loader, 'train')
