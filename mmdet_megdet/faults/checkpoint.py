@@ -117,7 +117,7 @@ class AtomicCheckpointHook(CheckpointHook):
         # A checkpoint that was resumed from says what is outdated: it could
         # name any file.
         folder = osp.realpath(self.out_dir)
-        for path in {interrupted, *backend.outdated} - {None, '', *in_use}:
+        for path in {interrupted or '', *backend.outdated} - {'', *in_use}:
             if osp.realpath(osp.dirname(path)) == folder and osp.isfile(path):
                 LocalBackend.remove(backend, path)
         backend.outdated.clear()
