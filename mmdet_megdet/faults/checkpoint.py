@@ -117,7 +117,7 @@ class AtomicCheckpointHook(CheckpointHook):
         # A checkpoint that was resumed from says what is outdated: it could
         # name any file.
         folder = osp.realpath(self.out_dir)
-        for path in {interrupted, *waiting} - {None, '', *in_use}:
+        for path in {interrupted or '', *waiting} - {'', *in_use}:
             inside = osp.realpath(osp.dirname(path)) == folder
             if inside and backend.isfile(path):
                 backend.remove(path)

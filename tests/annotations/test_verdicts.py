@@ -113,6 +113,8 @@ PLANTS = [
     # masks
     Plant('broken', '1 annotation(s) have no segmentation that is a list of '
         'polygons', {A: dict(segmentation=GONE)}, MASK),
+    Plant('broken', 'have no segmentation that is',
+        {A: dict(segmentation=[1, 2, 3, 4, 5, 6])}, MASK),
     Plant('notable', 'have no polygon of 3 points: id 103',
         {A: dict(segmentation=[[1, 2, 3, 4]])}, MASK),
     Plant(None, '', {A: dict(segmentation=RLE)}, MASK),

@@ -74,12 +74,14 @@ def test_hooks_by_name_and_refusals():
 def buffers(rank, world_size):
     for options, expected in (
         ({}, rank + 1),
-        (dict(broadcast_buffers=True), 1),
+        (dict(broadcast_buffers=True, find_unused_parameters=True), 1),
     ):
         module = nn.Linear(2, 1)
         module.register_buffer('seen', torch.zeros(()))
         # The Runner gives the device.
         model = MegDetDistributedDataParallel(module, [rank], **options)
+        # MMDistributedDataParallel's own are handed on.
+        assert model.find_unused_parameters == bool(options)
         module.seen.fill_(rank + 1)
         model(torch.tensor([1.0, 10.0]) * (rank + 1)).backward()
         assert module.seen == expected

@@ -3,6 +3,7 @@
 
 import json
 
+import msgspec
 import pytest
 import torch
 from mmengine.hooks import Hook
@@ -10,8 +11,9 @@ from mmengine.registry import HOOKS
 
 from mmdet_megdet.errors import ConfigError
 from mmdet_megdet.hooks import BNStatsMonitorHook
+from mmdet_megdet.monitor import read_records
 from tests.data.bn_stack import lines, train_stack
-from tests.data.tiny_run import log_of
+from tests.data.tiny_run import curves_of, log_of
 
 
 def listened_to(model):
@@ -85,7 +87,7 @@ def test_an_error_during_a_look_ends_it(watched):
 
 
 def test_where_the_numbers_go(watched):
-    """What the aggregates are: tests/distributed/test_bn_stats_monitor.py."""
+    """Aggregates over ranks: tests/distributed/test_bn_stats_monitor.py."""
     runner, folder = watched
     (path,) = folder.glob('*/vis_data/scalars.json')
     drawn = [json.loads(line) for line in path.read_text().splitlines()]
@@ -93,10 +95,15 @@ def test_where_the_numbers_go(watched):
     # Aggregates come with the log line, which repeats the latest.
     logged = [c['bn_findings'] for c in drawn if 'bn_findings' in c]
     assert logged == [1, 2, 2, 2, 2, 2]
+    drifts = dict(curves_of(folder, 'bn_mean_drift'))
+    # What the tool that plots reads.
+    assert msgspec.to_builtins(read_records(folder)) == lines(folder)
     for line in lines(folder):
         assert line['epoch'] == (line['iter'] + 2) // 3
         assert (line['world_size'], line['images_per_gpu']) == (1, 2)
         assert line['seconds']['collectives'] == [0]
+        drift = sum(row['mean_drift'] for row in line['layers']) / 4
+        assert drifts[line['iter']] == pytest.approx(drift)
         for row in line['layers']:
             state = 'eval' if row['name'] == 'norms.stem' else 'alone'
             assert (row['state'], row['count']) == (state, 128)

@@ -19,6 +19,12 @@ from tests.tools.command import TOOLS
 
 # GPUs, images per GPU: what is told, and the options that would run.
 REFUSED = {
+    (4, 4): (
+        'cannot give a BN size of 32',
+        '--images-per-gpu 8',
+        '--bn-size 16',
+        'on 8 GPU(s)',
+    ),
     (6, 2): (
         'do not divide a total batch of 256 (256 = 21 x 12 + 4)',
         'on 16 GPU(s)',

@@ -1,7 +1,9 @@
 # Copyright (c) mmdet_megdet contributors. All rights reserved.
 """The size that a header tells against that which the decoder gives."""
 
+import struct
 import warnings
+import zlib
 
 import cv2
 import mmcv
@@ -73,6 +75,17 @@ def test_equals_the_decoder(save, monkeypatch, kind, color_type):
     )
     upright = {} if kind == 'PNG' else turned(1)
     assert size_when_decoded(save(kind, **upright), color_type) == (40, 30)
+
+
+def test_exif_behind_the_pixels_of_a_png(save):
+    path = save('PNG')
+    content = path.read_bytes()
+    exif = b'eXIf' + turned(6)['exif'].removeprefix(b'Exif\0\0')
+    head, crc = (
+        struct.pack('>I', n) for n in (len(exif) - 4, zlib.crc32(exif))
+    )
+    path.write_bytes(content[:-12] + head + exif + crc + content[-12:])
+    assert size_when_decoded(path) == decoded_size(path) == (30, 40)
 
 
 @pytest.mark.parametrize('kind', ['PNG', 'JPEG'])

@@ -21,13 +21,16 @@ def environment(monkeypatch):
     monkeypatch.setenv('CUDA_VISIBLE_DEVICES', '-1')
 
 
-def test_a_model_that_detects_nothing_has_an_ap_of_0(monkeypatch):
+def test_the_ap_is_what_is_logged_and_of_no_detection_0(monkeypatch):
     runner = SimpleNamespace(
         message_hub=MessageHub('advice'), train=lambda: None
     )
     monkeypatch.setattr(narrow_detector, 'build_runner', lambda _: runner)
     none = dict(bbox_mAP=0.0, bbox_mAP_50=0.0)
     assert narrow_detector.train(None) == none
+    for name in none:
+        runner.message_hub.update_scalar(f'val/coco/{name}', 0.4)
+    assert narrow_detector.train(None) == dict.fromkeys(none, 0.4)
 
 
 def test_the_runs_of_the_advice_are_made_once(tmp_path, monkeypatch, capsys):

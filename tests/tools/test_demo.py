@@ -1,7 +1,7 @@
 # Copyright (c) mmdet_megdet contributors. All rights reserved.
-"""The demo's commands, in order. What each does is tested elsewhere."""
+"""The commands of the demo and of make. What each does is tested elsewhere."""
 
-from tests.tools.command import TOOLS, run
+from tests.tools.command import ROOT, TOOLS, run
 
 # An interpreter that says how it was called, and leaves what the demo reads.
 RECORDER = """#!/bin/sh
@@ -37,3 +37,18 @@ def test_the_commands_in_order(tmp_path):
     ]
     assert lines[-4] == 'AP: coco/bbox_mAP: 0.6300 coco/bbox_mAP_50: 0.9670'
     assert lines[-1] == f'Detections: {run_dir}/20260101/detections'
+
+
+def test_what_make_runs():
+    """All tests are those that are nightly and those that are not."""
+    for target, end in {
+        'test': " -m 'not nightly'",
+        'test-fast': " -m 'not slow and not nightly'",
+        'test-nightly': ' -m nightly',
+        'test-all': ' -n 2',
+        'demo': ' bash tools/demo.sh',
+    }.items():
+        words = ('make', '--dry-run', '--no-print-directory', target)
+        set_up, command = run(*words, cwd=ROOT).stdout.splitlines()
+        assert 'bash tools/setup/setup.sh' in set_up
+        assert command.endswith(end)
