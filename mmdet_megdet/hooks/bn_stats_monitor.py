@@ -88,8 +88,8 @@ class BNStatsMonitorHook(Hook):
         max_collective_share: float = 0.3,
         max_running_var: float = 1e6,
     ) -> None:
-        if interval < 1:
-            raise ConfigError(f'interval={interval!r} must be from 1.')
+        if type(interval) is not int or interval < 1:
+            raise ConfigError(f'interval={interval!r} must be an int from 1.')
         if on_failure not in ('warn', 'raise'):
             raise ConfigError(
                 f"on_failure={on_failure!r} must be 'warn' or 'raise'."

@@ -69,8 +69,8 @@ class GradientNoiseHook(Hook):
     """
 
     def __init__(self, interval: int = 20, decay: float = 0.97) -> None:
-        if interval < 1:
-            raise ConfigError(f'interval={interval!r} must be from 1.')
+        if type(interval) is not int or interval < 1:
+            raise ConfigError(f'interval={interval!r} must be an int from 1.')
         if not 0 < decay < 1:
             raise ConfigError(f'decay={decay!r} must be between 0 and 1.')
         self.interval = interval

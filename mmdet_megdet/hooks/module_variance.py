@@ -79,8 +79,8 @@ class ModuleVarianceHook(Hook):
         max_factor: float = 10**0.5,
         anchor: str = 'backbone',
     ) -> None:
-        if begin is not None and begin < 0:
-            raise ConfigError(f'begin={begin!r} must be from 0, or None.')
+        if begin is not None and (type(begin) is not int or begin < 0):
+            raise ConfigError(f'begin={begin!r} must be an int from 0.')
         if not 0 <= momentum < 1:
             raise ConfigError(f'momentum={momentum!r} must be 0 to below 1.')
         if not max_factor >= 1:

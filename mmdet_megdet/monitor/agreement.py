@@ -29,6 +29,7 @@ def call_order(seen: Seen) -> Iterator[Problem]:
     one = next((r for r in range(numbers.world_size) if r not in odd), 0)
     other = next(r for r in odd if hashes[r] != hashes[one])
     layers, what = _first_difference(numbers, one, other)
+    what = what.replace('{', '{{').replace('}', '}}')  # of layers' names
     yield Problem(
         layers,
         f'The ranks call synchronised layers in different order: {what}. '

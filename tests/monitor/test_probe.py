@@ -108,6 +108,18 @@ def test_communication_that_is_slow_on_all_ranks(model):
     assert not said[1]
 
 
+def test_names_of_layers_may_have_braces():
+    model = nn.ModuleDict({'{a}': MegDetSyncBN(3), '{}': MegDetSyncBN(3)})
+    with listening(model) as probe:
+        pass
+    numbers = decode(np.tile(encode(probe), (2, 1)), probe, images_per_gpu=2)
+    numbers.ranks['order'], numbers.layers['communicates'] = [1, 2], 1
+    numbers.layers['first_call'] = [[0, 1], [1, 0]]
+    found = {f.check: f for f in judge(numbers, 0.5, 1e6)}
+    assert found['call-order'].layers == ['{a}', '{}']
+    assert 'is {a} on rank 0 and {} on rank 1' in found['call-order'].message
+
+
 def test_many_channels_are_sampled_evenly():
     model = nn.Sequential(nn.BatchNorm1d(1000))
     with listening(model) as probe:
