@@ -117,6 +117,7 @@ def test_resuming_goes_on_on_other_hardware(tmp_path):
     (dict(model__frozen=True), 'nothing in the model is trained'),
     (dict(default_hooks__grad_noise__decay=1.0), 'decay=1.0 must'),
     (dict(default_hooks__grad_noise__interval=0), 'interval=0 must'),
+    (dict(default_hooks__grad_noise__interval=2.5), 'interval=2.5 must'),
 ])  # fmt: skip
 def test_what_cannot_be_measured_is_refused(tmp_path, settings, message):
     with pytest.raises(ConfigError, match=message):
