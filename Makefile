@@ -26,7 +26,7 @@ demo: setup ## Generate a data set, train on two ranks, evaluate
 # have more ranks.
 pytest := python -m pytest --dist loadfile --no-loadscope-reorder
 
-test: setup ## Run the tests; about 7 minutes on two cores
+test: setup ## Run the tests; about 9 minutes on two cores
 	$(run) $(pytest) -n 3 -m 'not nightly'
 
 test-fast: setup ## Of these, the ones that take less than about 10 seconds
