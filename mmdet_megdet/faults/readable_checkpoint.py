@@ -21,8 +21,17 @@ from ..upstream.torch_names import copy_versions
 
 # What torch's safe loading reads as it is.
 _DICTS = (dict, OrderedDict, Counter)
-_LEAVES = (bool, int, float, str, bytes, type(None), torch.Size)
-_TENSORS = (torch.Tensor, torch.nn.Parameter)
+_LEAVES = (
+    bool,
+    int,
+    float,
+    str,
+    bytes,
+    type(None),
+    torch.Size,
+    torch.Tensor,
+    torch.nn.Parameter,
+)
 # What it does not read becomes a value of its base. (Not by str(), which an
 # Enum has as it likes.)
 _SEQUENCES: tuple[tuple[Any, Callable[[list], Any]], ...] = (
@@ -79,7 +88,7 @@ def readable(value: Any, path: str = '') -> Any:
     Containers are made anew, tensors and arrays of numbers stay themselves.
     """
     kind = type(value)
-    if kind in _LEAVES + _TENSORS or _is_numeric(value):
+    if kind in _LEAVES or _is_numeric(value):
         return value
     if kind is HistoryBuffer:  # long ones: without copies of their numbers
         readable(value.__getstate__(), path)
